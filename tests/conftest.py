@@ -10,20 +10,20 @@ from needs import CUDA
 
 import detops
 
-# Without it cuBLAS refuses to work under torch.use_deterministic_algorithms(True).
+# cuBLAS requires this setting under torch.use_deterministic_algorithms(True).
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-# cuDNN would multiply by ten bits of a mantissa, in references too.
+# With TF32, cuDNN would multiply 10-bit mantissas, in references too.
 torch.backends.cudnn.allow_tf32 = False
-# A busy machine makes any example slow.
+# On a busy machine, any example may be slow.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
-# A shell lets what it starts in the background ignore interrupts, and all processes of tests would.
+# Shells make background jobs ignore interrupts, and all processes of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Side by side, each process has one processor, and what it starts has no other.
+# In parallel runs, each process and the programs it starts share one processor.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What only large inputs make a CPU kernel do: slow to emulate, and no other way of a CUDA kernel.
+# CPU kernel variants for large inputs: slow to emulate, and without a counterpart in CUDA kernels.
 LARGE_WAYS = (
     "many RoIs",
     "large map",
@@ -34,9 +34,9 @@ LARGE_WAYS = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before marks select
+@pytest.hookimpl(tryfirst=True)  # runs before marks select tests
 def pytest_collection_modifyitems(config, items):
-    """CUDA kernels have no instruction sets; where they are emulated, only they are tested."""
+    """Skips instruction sets for CUDA kernels; emulation tests only these kernels."""
     emulated = detops._C.emulated
 
     def is_of_use(item):
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="module")
 def no_traces():
-    """Where pytest listens, PyTorch tells every step of tracing, which takes minutes."""
+    """Disables loggers: PyTorch would log every step of tracing to pytest, for minutes."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace")]
     for logger in loggers:
         logger.disabled = True
@@ -76,14 +76,14 @@ def device(request):
 
 @pytest.fixture
 def values_are_checked(device):
-    """The CPU's kernels refuse what the CUDA kernels, which nobody waits for, only make safe."""
+    """Returns whether kernels reject bad values; asynchronous CUDA kernels only make them safe."""
     return device == "cpu" and not detops._C.emulated
 
 
 def _isa(name):
     if name not in isas():
         return pytest.param(name, marks=pytest.mark.skip(reason=f"this processor has no {name}"))
-    # A kernel that is wrong on one instruction set alone is rare enough for the whole suite.
+    # Faults on one instruction set alone are rare enough to leave to the whole suite.
     return pytest.param(name, marks=() if name == detops._C.cpu_isa() else pytest.mark.slow)
 
 
@@ -96,7 +96,7 @@ def isa(request):
 
 @pytest.fixture
 def two_threads():
-    """Calls a function with one thread and with two; gives both results."""
+    """Calls a function with one thread and with two, and returns both results."""
     before = torch.get_num_threads()
 
     def run(function):
@@ -112,7 +112,7 @@ def two_threads():
 
 @pytest.fixture
 def poison():
-    """Fresh tensors hold NaN, so that what a kernel forgets to write shows."""
+    """Fills new tensors with NaN, which reveals elements that a kernel leaves unwritten."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

@@ -26,7 +26,7 @@ from detops.bench.roi_align import plain_roi_align
 from detops.bench.run import Machine, Result
 
 
-def test_plain_versions_compute_the_same():
+def test_plain_pytorch_versions_give_the_same_results():
     generator = torch.Generator().manual_seed(0)
     boxes, scores = clustered(generator, 300)
     assert torch.equal(plain_nms(boxes, scores, 0.5), detops.nms(boxes, scores, 0.5))
@@ -39,7 +39,7 @@ def test_plain_versions_compute_the_same():
 
 @pytest.mark.slow
 def test_every_case_runs_once_and_agrees(monkeypatch):
-    """All cases but the largest; the calls that are compared must do the same work."""
+    """Runs all cases except the largest; compared calls must do the same work."""
     ops = set()
     for case in bench_run.all_cases(torch.device("cpu")):
         assert family_of(case.op) != "Others"
@@ -51,20 +51,20 @@ def test_every_case_runs_once_and_agrees(monkeypatch):
             if other is None:
                 continue
             if other is case.pytorch and case.op.startswith("deform_conv2d"):
-                continue  # a plain convolution, for comparison of time alone
+                continue  # a plain convolution, only compared in time
             theirs = other()
-            if case.op == "batched_nms":  # torchvision's order among ties is not stable
+            if case.op == "batched_nms":  # torchvision orders ties unstably
                 assert set(ours.tolist()) == set(theirs.tolist())
                 continue
-            if case.op.startswith("masks_to_rle"):  # pycocotools' text is bytes
+            if case.op.startswith("masks_to_rle"):  # pycocotools returns bytes
                 assert ours == [{**mask, "counts": mask["counts"].decode()} for mask in theirs]
                 continue
-            if case.op.startswith("linear_assignment"):  # SciPy's are rows and columns of pairs
+            if case.op.startswith("linear_assignment"):  # SciPy returns rows and columns
                 for objects, (queries, chosen) in zip(ours, theirs, strict=True):
                     assert torch.equal(objects[objects >= 0], chosen)
                     assert torch.equal((objects >= 0).nonzero()[:, 0], queries)
                 continue
-            if case.op == "min_area_polygons":  # rectangles of one area around a triangle differ
+            if case.op == "min_area_polygons":  # rectangles of the same area may differ
                 corners = [x.view(-1, 4, 2) for x in (ours, theirs)]
                 sides = [(x.roll(-1, 1) - x).norm(dim=2) for x in corners]
                 ours, theirs = ((x[:, 0] * x[:, 1]) for x in sides)
@@ -82,7 +82,7 @@ def machine():
     return Machine("A device, avx2", {"torch": "1.0"}, {1: 1e9, 2: 2e9}, {1: 1e10, 2: 2e10})
 
 
-def test_report():
+def test_report_shows_times_and_speedups():
     case = Case("box_iou", "9 x 9", len, bytes=1_000_000, flops=100)
     result = Result(case, {1: 0.002, 2: 0.001}, {1: 0.1, 2: 0.05}, {1: 0.4})
     table = markdown(machine(), [result, Result(case, {1: 0.5, 2: 0.5}, {}, {})])
@@ -95,7 +95,7 @@ def test_report():
     assert math.isclose(data["results"][0]["limit"]["1"], 0.001)
 
 
-def test_bars_of_each_series_have_a_colour_and_a_place_in_the_legend(tmp_path):
+def test_each_series_of_bars_has_a_colour_and_a_legend_entry(tmp_path):
     pytest.importorskip("matplotlib")
     ratios = {
         "one": {"nms": [2.0, 3.0], "roi": [4.0]},
@@ -108,11 +108,11 @@ def test_bars_of_each_series_have_a_colour_and_a_place_in_the_legend(tmp_path):
     assert len(set(re.findall("fill: (#[0-9a-f]{6})", legend)) - {"#ffffff"}) == 3
 
 
-def test_an_op_of_no_family_is_among_others():
+def test_op_without_a_family_belongs_to_others():
     assert family_of("soup") == "Others"
 
 
-def test_a_time_that_scatters_is_taken_again(monkeypatch):
+def test_scattered_time_is_measured_again(monkeypatch):
     taken = iter([(1.0, 0.5), (3.0, 0.6), (2.0, 0.1)])
 
     class Timer:
@@ -131,7 +131,7 @@ def test_a_time_that_scatters_is_taken_again(monkeypatch):
     assert not list(taken)
 
 
-def test_more_threads_that_are_slower_are_measured_again(monkeypatch):
+def test_slowdown_with_more_threads_is_measured_again(monkeypatch):
     taken = iter([1.0, 5.0, 0.6])
     monkeypatch.setattr(bench_run, "_median", lambda call, threads: next(taken))
     result = bench_run.measure(Case("box_iou", "9 x 9", len), [1, 2])
@@ -139,7 +139,7 @@ def test_more_threads_that_are_slower_are_measured_again(monkeypatch):
 
 
 @pytest.mark.slow
-def test_command(monkeypatch, tmp_path, capsys):
+def test_bench_command_writes_a_report_and_plots(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench_run, "LEAST_SECONDS", 1e-4)
     monkeypatch.setattr(bench_run, "WARM_UP_SECONDS", 0.0)
     monkeypatch.setattr(bench_run, "COPIED", 1000)
@@ -161,7 +161,7 @@ def test_command(monkeypatch, tmp_path, capsys):
         (["--threads", "0"], "--threads must be at least 1, got 0"),
     ],
 )
-def test_bad_usage(arguments, message, monkeypatch, capsys):
+def test_invalid_bench_arguments_are_rejected(arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(bench_run, "LEAST_SECONDS", 1e-4)
     monkeypatch.setattr(bench_run, "COPIED", 1000)
     monkeypatch.setattr(bench_run, "MULTIPLIED", 8)
@@ -170,7 +170,7 @@ def test_bad_usage(arguments, message, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("op", corners.OPS)
-def test_corners_meet_every_feasible_pair(op):
+def test_corners_cover_every_feasible_pair(op):
     rows, missing = corners.covering(op)
     assert all(corners.feasible(row) for row in rows)
     met = {
@@ -193,7 +193,7 @@ def test_corners_meet_every_feasible_pair(op):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", corners.OPS)
-def test_a_value_that_no_row_has_is_one_line(op):
+def test_value_missing_from_all_rows_is_one_line(op):
     missing = corners.covering(op)[1]
     alone = [gap for gap in missing if " with " not in gap]
     assert alone == [gap for of, gap in corners.WITHOUT if of == op]
@@ -205,27 +205,27 @@ def test_a_value_that_no_row_has_is_one_line(op):
 
 
 @pytest.mark.parametrize("op", corners.OPS)
-def test_corners_do_the_same_work(op):
+def test_corner_calls_do_the_same_work(op):
     for corner in corners.corners((op,)):
         if corner.op != op or (op == "ps_roi_pool" and corner.extent == "whole"):
-            continue  # torchvision's ps_roi_pool reaches the last row and column as well
+            continue  # torchvision's ps_roi_pool includes the last row and column
         ours, theirs = (call() for call in corner_calls.calls(corners.narrowed(corner)))
         tolerance = 1e-4 if corner.dtype == "float32" else 2e-2
         ours, theirs = (x if isinstance(x, (list, tuple)) else (x,) for x in (ours, theirs))
-        for x, y in zip(ours, theirs, strict=False):  # without what stands beside the result
+        for x, y in zip(ours, theirs, strict=False):  # without further outputs
             if x.dtype != torch.int32:
                 atol = tolerance * max(1.0, y.abs().max().item())
                 torch.testing.assert_close(x, y, rtol=tolerance, atol=atol)
 
 
-def test_tiny_corners_do_the_same_work():
+def test_tiny_corner_calls_do_the_same_work():
     for case in corner_calls.tiny():
         ours, theirs = case.ours(), case.torchvision()
         if isinstance(ours, torch.Tensor):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_corners_command(monkeypatch, tmp_path, capsys):
+def test_corners_command_writes_a_table(monkeypatch, tmp_path, capsys):
     some = [corners.narrowed(row) for row in corners.covering("roi_pool")[0][:3]]
     monkeypatch.setattr(corner_report, "corners", lambda only: some)
     monkeypatch.setattr(corner_report, "LEAST_SECONDS", 0.0)
@@ -243,7 +243,7 @@ def test_corners_command(monkeypatch, tmp_path, capsys):
     assert cli.main(["bench", "nms", "--only", "nms"]) == 2
 
 
-def test_corner_rows():
+def test_corner_is_below_by_time_beyond_spread_or_by_memory():
     row = corner_report.Row("roi_align", "x", "NCHW", "float32", 1.0, 0.95, (0.9, 1.05))
     assert not row.below and row.memory is None
     row.spread = (0.94, 0.96)
@@ -252,7 +252,7 @@ def test_corner_rows():
     assert fast.memory == 2.5 and fast.below
 
 
-def test_a_module_of_benchmarks_is_asked_for_by_its_name(monkeypatch):
+def test_benchmarks_are_selected_by_op_or_module_name(monkeypatch):
     monkeypatch.setattr(bench_run, "MODULES", (point_sample, corner_pool, demo_ops))
     cases = bench_run.all_cases(torch.device("cpu"), ["corner_pool forward", "demo_ops"])
     assert {"corner_pool forward", "mlp both"} <= (ops := {case.op for case in cases})

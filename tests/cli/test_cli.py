@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command line, on the shipped photographs."""
+"""The command line on the shipped photographs."""
 
 import json
 import re
@@ -16,7 +16,7 @@ VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 
 @pytest.fixture
 def config(tmp_path):
-    """A training of three steps that touches every part."""
+    """Writes the default config of a training."""
     path = tmp_path / "config.yaml"
     path.write_text(DEFAULT_CONFIG.read_text() if DEFAULT_CONFIG.is_file() else "OUTPUT_DIR: .\n")
     return path
@@ -29,7 +29,7 @@ SHORT = [
 
 
 def fails(capsys, *arguments):
-    """The one line of a user error."""
+    """Runs a command that must fail; returns its one line of error."""
     assert cli.main(list(map(str, arguments))) == 2
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
@@ -37,7 +37,7 @@ def fails(capsys, *arguments):
     return lines[0]
 
 
-def test_help(capsys):
+def test_help_describes_every_command(capsys):
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     for command in ("train", "eval", "detect", "demo", "info"):
@@ -46,14 +46,14 @@ def test_help(capsys):
         assert f"detops {command}" in capsys.readouterr().out
 
 
-def test_info(capsys):
+def test_info_prints_version_and_instruction_set(capsys):
     assert cli.main(["info"]) == 0
     text = capsys.readouterr().out
     assert torch.__version__ in text and "instruction set" in text
 
 
 @pytest.mark.slow
-def test_errors_are_one_line(capsys, tmp_path, config):
+def test_user_errors_are_one_line(capsys, tmp_path, config):
     damaged = tmp_path / "damaged.pt"
     damaged.write_bytes(b"nothing")
     assert "no such checkpoint" in fails(capsys, "detect", VAL, "--weights", tmp_path / "w.pt")
@@ -103,7 +103,7 @@ def test_errors_are_one_line(capsys, tmp_path, config):
         (RuntimeError("of another kind"), "RuntimeError: of another kind (--debug shows where)"),
     ],
 )
-def test_a_cause_that_no_library_names_is_told(capsys, monkeypatch, error, told):
+def test_cause_of_an_obscure_error_is_reported(capsys, monkeypatch, error, told):
     def broken(*_, **__):
         raise error
 
@@ -118,7 +118,7 @@ def test_debug_shows_the_traceback(capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_train_resume_detect_eval(capsys, tmp_path, config):
+def test_training_resumes_and_its_weights_detect(capsys, tmp_path, config):
     run = tmp_path / "run"
     train = ["train", "--config", str(config), "--output", str(run), "--device", "cpu"]
     assert cli.main([*train, "--half", *SHORT]) == 0, capsys.readouterr().err
@@ -132,7 +132,7 @@ def test_train_resume_detect_eval(capsys, tmp_path, config):
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").open()]
     assert steps == [1, 2, 3, 4]
 
-    # A network of four steps finds next to nothing; that it runs on a small picture is the point.
+    # After four steps a network finds little; the point is that it runs on a small image.
     Image.open(VAL).crop((0, 0, 130, 90)).save(tmp_path / "small.png")
     found = tmp_path / "found.json"
     command = ["detect", str(tmp_path / "small.png"), "--weights", str(run / "weights.pt")]
@@ -152,7 +152,7 @@ def ordinary_algorithms():
 
 
 @pytest.mark.slow
-def test_same_seed_same_bits(capsys, tmp_path, config, ordinary_algorithms):
+def test_same_seed_trains_to_the_same_bits(capsys, tmp_path, config, ordinary_algorithms):
     files = []
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
         run = tmp_path / name
@@ -166,7 +166,7 @@ def test_same_seed_same_bits(capsys, tmp_path, config, ordinary_algorithms):
 
 
 @pytest.mark.slow
-def test_resume_without_a_checkpoint_starts_anew(capsys, tmp_path, config):
+def test_resume_without_a_checkpoint_starts_from_step_0(capsys, tmp_path, config):
     train = ["train", "--config", str(config), "--output", str(tmp_path / "run"), "--resume"]
     changes = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
     assert cli.main([*train, "--device", "cpu", *changes]) == 0
@@ -174,7 +174,7 @@ def test_resume_without_a_checkpoint_starts_anew(capsys, tmp_path, config):
 
 
 @pytest.mark.slow
-def test_demo_of_masks(capsys, tmp_path, monkeypatch):
+def test_masks_demo_draws_a_picture_and_rates_well(capsys, tmp_path, monkeypatch):
     from detops import demo_masks
 
     monkeypatch.setattr(demo_masks, "RATED_IMAGES", 20)
@@ -188,7 +188,7 @@ def test_demo_of_masks(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_shipped_detector(capsys, tmp_path):
+def test_shipped_detector_finds_tree_crowns(capsys, tmp_path):
     found, results = tmp_path / "found.json", tmp_path / "results.json"
     assert cli.main(["detect", str(VAL), "--output", str(tmp_path), "--json", str(found)]) == 0
     (entry,) = json.loads(found.read_text())
@@ -209,7 +209,7 @@ def test_shipped_detector(capsys, tmp_path):
     ],
     ids=" ".join,
 )
-def test_examples_of_help_can_be_pasted(command, capsys, monkeypatch):
+def test_help_examples_can_be_pasted(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main([*command, "--help"]) == 0
     text = capsys.readouterr().out.partition("For example:\n\n")[2]

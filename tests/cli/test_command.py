@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The installed command: help and the version without PyTorch, and the ways into the package."""
+"""The installed command: help and version without PyTorch, and imports of the package."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from paths import PACKAGE, ROOT, SUPPORT
 
 import detops
 
-# What the console script does, and then whether PyTorch was imported.
+# Does what the console script does, then prints whether PyTorch was imported.
 SCRIPT = """
 import sys
 sys.argv = ["detops", *{arguments!r}]
@@ -53,7 +53,7 @@ COMMANDS += ("data", "info")
         (["detect", "a.jpg", "--score-threshold", "2"], "", 2),
     ],
 )
-def test_help_and_errors_of_usage_do_not_import_torch(arguments, text, status):
+def test_help_and_usage_errors_do_not_import_torch(arguments, text, status):
     code, out, error = python("-c", SCRIPT.format(arguments=arguments, **entry()))
     assert code == 0, error
     assert out.splitlines()[-1] == f"False False {status}"
@@ -61,7 +61,7 @@ def test_help_and_errors_of_usage_do_not_import_torch(arguments, text, status):
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"]])
-def test_help_imports_little(arguments):
+def test_help_imports_few_modules(arguments):
     code = SCRIPT.format(arguments=arguments, **entry())
     code += "print(len(sys.modules), *sorted({name.partition('.')[0] for name in sys.modules}))"
     _, out, error = python("-c", code)
@@ -70,8 +70,8 @@ def test_help_imports_little(arguments):
     assert int(count) < 350
 
 
-def test_the_version_does_not_import_torch(tmp_path):
-    # As an installation leaves it.
+def test_version_option_does_not_import_torch(tmp_path):
+    # The metadata of an installation.
     facts = tmp_path / f"detops-{detops.__version__}.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text(f"Name: detops\nVersion: {detops.__version__}\n")
@@ -81,7 +81,7 @@ def test_the_version_does_not_import_torch(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_runs_what_the_package_has():
+def test_installed_command_runs_the_package():
     script = SCRIPT.format(arguments=["info"], **entry())
     _, out, error = python("-c", script + "import detops; print(detops.nms)")
     assert "instruction set" in out and "True True 0" in out, error
@@ -100,7 +100,7 @@ def test_the_command_runs_what_the_package_has():
         "from detops.cli import main",
     ],
 )
-def test_ways_into_the_package(code):
+def test_package_can_be_imported_in_every_way(code):
     status, _, error = python("-c", f"import torch; {code}")
     assert status == 0, error
 
@@ -128,6 +128,6 @@ os._exit(detops.cli.main(["info"]))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 @NEEDS_NO_SANITIZER
-def test_a_command_without_memory_says_so():
+def test_command_without_memory_reports_it():
     status, _, error = python("-c", WITHOUT_MEMORY, folder=SUPPORT)
     assert (status, error) == (1, "detops: error: there is not enough memory\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops detect`: many files, some of them broken, and what is written of them."""
+"""`detops detect` on many files, some of them broken, and its output."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from detops.visualize import PERSON_SKELETON, colour_of, draw_detections
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 
 
-def test_a_bad_file_does_not_end_the_run(detect, picture, tmp_path):
+def test_broken_files_do_not_end_the_run(detect, picture, tmp_path):
     good, last, cut = picture("good.png"), picture("last.png"), picture("cut.jpg")
     cut.write_bytes(cut.read_bytes()[:200])
     missing, large = tmp_path / "none.jpg", picture("large.png", (4, 1001))
@@ -47,7 +47,7 @@ def test_a_bad_file_does_not_end_the_run(detect, picture, tmp_path):
     }
 
 
-def test_consoles_are_quiet_no_longer_than_the_run(monkeypatch):
+def test_consoles_are_quiet_only_during_the_run(monkeypatch):
     monkeypatch.setattr(command, "is_main", lambda: False)
     consoles = Console(), Console()
     with pytest.raises(KeyError), command.joined("cpu", *consoles):
@@ -61,7 +61,7 @@ def without_times(lines):
 
 
 @pytest.mark.parametrize("batch", [2, 4, 100])
-def test_images_of_one_size_go_together(detect, picture, tmp_path, monkeypatch, batch):
+def test_images_of_one_size_are_batched_together(detect, picture, tmp_path, monkeypatch, batch):
     files = [picture(f"{i}.png", size) for i, size in enumerate([(40, 30), (30, 20)] * 3)]
     files.insert(2, tmp_path / "missing.png")
     files.insert(4, picture("large.png", (4, 1001)))
@@ -78,7 +78,7 @@ def test_images_of_one_size_go_together(detect, picture, tmp_path, monkeypatch, 
     assert max(sizes) == {2: 1, 4: 2, 100: 3}[batch]
 
 
-def test_the_json_file_is_written_when_the_last_files_fail(detect, picture, tmp_path):
+def test_json_is_written_even_if_the_last_files_fail(detect, picture, tmp_path):
     good, found = picture("good.png"), tmp_path / "o.json"
     assert detect(good, tmp_path / "a", tmp_path / "b", "--json", found)[0] == 1
     assert len(json.loads(found.read_text())) == 1
@@ -92,7 +92,7 @@ def test_debug_shows_why_an_image_failed(detect, picture):
     assert any("in found" in line for line in errors)
 
 
-def test_the_json_file_is_written_when_a_run_is_stopped(detect, picture, tmp_path, monkeypatch):
+def test_json_is_written_when_a_run_is_interrupted(detect, picture, tmp_path, monkeypatch):
     images, found = [picture(f"{i}.png") for i in range(3)], tmp_path / "o.json"
     whole = Detector.detect
 
@@ -106,7 +106,7 @@ def test_the_json_file_is_written_when_a_run_is_stopped(detect, picture, tmp_pat
     assert len(json.loads(found.read_text())) == 2
 
 
-def test_results_that_cannot_be_written(detect, picture, tmp_path):
+def test_unwritable_output_is_reported(detect, picture, tmp_path):
     good, found = picture("good.png"), tmp_path / "o.json"
     for arguments, place, problem in (
         (["--json", "/dev/full"], "/dev/full", "No space left on device"),
@@ -126,27 +126,27 @@ def test_results_that_cannot_be_written(detect, picture, tmp_path):
     assert len(json.loads(found.read_text())) == 1
 
 
-def test_pictures_of_one_name_do_not_overwrite_one_another(detect, picture, tmp_path):
+def test_images_with_the_same_name_get_separate_outputs(detect, picture, tmp_path):
     names = ["x_2.png", "a/x.png", "b/x.png", "b/x.jpg", "c/X.png", "out/y.png"]
     images = [picture(name) for name in names]
     before = images[-1].read_bytes()
     found = tmp_path / "o.json"
     assert detect(*images, "--json", found)[0] == 0
     pictures = [entry["picture"] for entry in json.loads(found.read_text())]
-    # Not even where capitals make no difference, and none that is an image itself.
+    # Names are distinct even without case, and input images are never overwritten.
     expected = ["x_2", "x", "x_3", "x_4", "X_5", "y_2"]
     assert pictures == [str(tmp_path / "out" / f"{name}.png") for name in expected]
     assert all(Image.open(name).size == (2 * WIDTH, 2 * HEIGHT) for name in pictures)
     assert images[-1].read_bytes() == before
 
 
-def test_thousands_of_one_name(tmp_path):
+def test_thousands_of_equal_names_get_distinct_paths(tmp_path):
     images = [tmp_path / str(i) / "frame.jpg" for i in range(3000)]
     paths = picture_paths([Source(str(image)) for image in images], tmp_path / "out", {})
     assert len(set(paths)) == 3000 and paths[-1].name == "frame_3000.png"
 
 
-def test_what_the_json_file_has(detect, picture, tmp_path):
+def test_json_entry_has_box_mask_and_keypoints(detect, picture, tmp_path):
     found = tmp_path / "o.json"
     image = picture("a.png")
     assert detect(image, "--json", found)[0] == 0
@@ -167,7 +167,7 @@ def test_what_the_json_file_has(detect, picture, tmp_path):
     assert detection["keypoint_scores"] == list(range(17))
 
 
-def test_a_detector_of_boxes_writes_boxes(detect, picture, tmp_path, monkeypatch):
+def test_box_detector_writes_only_boxes(detect, picture, tmp_path, monkeypatch):
     plain = Detector(Finds(()), ["cat"], device="cpu")
     monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: plain)
     found = tmp_path / "o.json"
@@ -184,8 +184,8 @@ def drawn(**options):
     return lambda x, y: bool((pixels[2 * y - 2 : 2 * y + 3, 2 * x - 2 : 2 * x + 3] > 150).any())
 
 
-def test_keypoints_are_drawn():
-    # On a circle, so that no line but its own goes through the middle of two neighbours.
+def test_person_keypoints_are_drawn_with_their_skeleton():
+    # On a circle, only its own line passes through the midpoint of two neighbours.
     turn = torch.arange(17) * 2 * torch.pi / 17
     points = torch.stack([150 + 110 * turn.cos(), 150 + 110 * turn.sin(), torch.ones(17)], 1)[None]
     lit, plain = drawn(keypoints=points), drawn()
@@ -204,7 +204,7 @@ def test_keypoints_are_drawn():
     assert not hidden(*middle(1, 2)) and hidden(*middle(0, 1))
 
 
-def test_other_keypoints_are_joined_as_told():
+def test_other_keypoints_are_joined_by_the_given_skeleton():
     points = torch.tensor([[[40.0, 40, 1], [240, 40, 2], [40, 240, 1]]])
     lit = drawn(keypoints=points)
     assert lit(40, 40) and lit(240, 40) and not lit(140, 40)
@@ -213,14 +213,14 @@ def test_other_keypoints_are_joined_as_told():
     assert not drawn(keypoints=torch.zeros(1, 0, 3))(40, 40)
 
 
-def test_keypoints_that_cannot_be_drawn():
+def test_invalid_keypoints_raise():
     with pytest.raises(ValueError, match=r"keypoints of shape \[1, k, 3\], got \[2, 17, 3\]"):
         drawn(keypoints=torch.zeros(2, 17, 3))
     with pytest.raises(ValueError, match="finite keypoints"):
         drawn(keypoints=torch.full((1, 17, 3), torch.nan))
 
 
-def test_lines_are_as_wide_as_told():
+def test_line_width_is_applied():
     def width(**options):
         image, boxes = (
             torch.zeros(3, 100, 100, dtype=torch.uint8),
@@ -234,7 +234,7 @@ def test_lines_are_as_wide_as_told():
     assert 1 < width() < 4
 
 
-def test_tags_may_be_left_out():
+def test_tags_can_be_disabled():
     scores, names = torch.tensor([0.5]), ["cat"]
     tagged, bare, plain = (
         drawn_pixels(scores=scores, names=names, tags=True),
@@ -249,7 +249,7 @@ def drawn_pixels(**options):
     return torch.from_numpy(np.array(draw_detections(image, boxes, **options)))
 
 
-def test_every_class_has_a_colour_of_its_own():
+def test_every_class_has_a_distinct_colour():
     colours = [colour_of(label) for label in range(1, 1001)]
     assert len(set(colours)) == 1000
-    assert all(max(colour) >= 180 for colour in colours)  # to be seen on what is dark
+    assert all(max(colour) >= 180 for colour in colours)  # visible on dark images

@@ -1,4 +1,4 @@
-"""The formats that `detops detect` writes, and the choice of what it keeps."""
+"""Output formats of `detops detect`, and the selection of classes."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ def two(monkeypatch):
     monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: detector)
 
 
-def test_all_formats_say_the_same(detect, picture, tmp_path, two):
+def test_all_output_formats_agree(detect, picture, tmp_path, two):
     images = [picture("a.png"), picture("b.png")]
     options = ["--json", "o.json", "--csv", "t/o.csv", "--coco", "c.json"]
     files = [tmp_path / value if i % 2 else value for i, value in enumerate(options)]
@@ -80,7 +80,7 @@ def test_all_formats_say_the_same(detect, picture, tmp_path, two):
     assert [each["image_id"] for each in loaded] == [1, 1, 2, 2]
 
 
-def test_masks_and_keypoints_in_coco(detect, picture, tmp_path):
+def test_coco_output_has_masks_and_keypoints(detect, picture, tmp_path):
     assert detect(picture("000000000139.png"), "--coco", tmp_path / "c.json")[0] == 0
     (result,) = json.loads((tmp_path / "c.json").read_text())
     assert result["image_id"] == 139 and result["category_id"] == 1
@@ -88,15 +88,15 @@ def test_masks_and_keypoints_in_coco(detect, picture, tmp_path):
     assert len(result["keypoints"]) == 51
 
 
-def test_images_are_numbered_as_their_files_or_in_order():
+def test_image_ids_come_from_file_names_or_their_order():
     assert image_numbers(["x/7.jpg", "x/0012.png"]) == {"x/7.jpg": 7, "x/0012.png": 12}
-    # Not where two files would have the same number.
+    # If two files have the same number, the order counts.
     assert list(image_numbers(["7.jpg", "07.png"]).values()) == [1, 2]
     assert list(image_numbers(["7.jpg", "²."]).values()) == [1, 2]
     assert image_numbers([]) == {}
 
 
-def test_nothing_is_found(detect, picture, tmp_path, two):
+def test_outputs_without_detections_are_empty(detect, picture, tmp_path, two):
     files = [tmp_path / name for name in ("o.json", "o.csv", "c.json")]
     options = [*zip(("--json", "--csv", "--coco"), files, strict=True)]
     flat = [each for option in options for each in option]
@@ -110,7 +110,7 @@ def test_nothing_is_found(detect, picture, tmp_path, two):
     assert (yolo / "a.txt").read_text() == ""
 
 
-def test_a_choice_of_classes(detect, picture, tmp_path, two):
+def test_classes_option_keeps_only_its_classes(detect, picture, tmp_path, two):
     file = tmp_path / "o.json"
     for batch in ("1", "2"):
         images = picture("a.png"), picture("b.png")
@@ -123,7 +123,7 @@ def test_a_choice_of_classes(detect, picture, tmp_path, two):
     assert errors[-1] == "detops: error: --classes: no class horse; there are cat, dog"
 
 
-def test_nothing_is_drawn_where_no_pictures_are_wanted(detect, picture, tmp_path):
+def test_without_pictures_option_skips_drawing(detect, picture, tmp_path):
     assert detect(picture("a.png"), "--without-pictures")[0] == 0
     assert not list((tmp_path / "out").glob("*.png"))
     (line,) = (tmp_path / "out" / "detections.jsonl").read_text().splitlines()
@@ -134,7 +134,7 @@ boxes = st.lists(st.tuples(*[st.floats(-1e9, 1e9, width=32)] * 4), max_size=5)
 
 
 @given(boxes)
-def test_odd_boxes_are_written(tmp_path_factory, boxes):
+def test_any_boxes_are_written_as_crops_and_yolo(tmp_path_factory, boxes):
     folder = tmp_path_factory.mktemp("odd")
     found = {
         "boxes": torch.tensor(boxes).reshape(-1, 4),
@@ -151,7 +151,7 @@ def test_odd_boxes_are_written(tmp_path_factory, boxes):
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers()), max_size=4))
-def test_the_array_is_json(entries):
+def test_written_array_is_valid_json(entries):
     file = io.StringIO()
     write_json(file, iter(entries), [])
     assert json.loads(file.getvalue()) == entries

@@ -1,4 +1,4 @@
-"""`detops detect --resume`, and several processes: the results are those of one run of one."""
+"""`detops detect --resume` and several processes give the results of a single run."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from detops.engine import OutputError, RunFolder
 from detops.engine.journal import PART, SETTINGS, WHOLE, Journal
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
-# The command with a detector that takes its time, and finds what the brightness of a picture is.
+# The command with a slow detector, whose boxes depend on the brightness of an image.
 SLOW = """
 import sys, time
 sys.path.insert(0, {tests!r})
@@ -42,7 +42,7 @@ def line(name, **more):
     return {"image": name, "detections": []} | more
 
 
-def test_results_are_in_the_order_of_the_inputs(tmp_path):
+def test_results_are_sorted_by_input(tmp_path):
     journals = [Journal(tmp_path) for _ in range(2)]
     assert journals[0].begin({}, resume=False) == {}
     journals[0].append([line("b"), line("d")])
@@ -54,10 +54,10 @@ def test_results_are_in_the_order_of_the_inputs(tmp_path):
     assert not list(tmp_path.glob(PART.format("*")))
 
 
-def test_a_finished_run_is_read_once_for_each_table(tmp_path, monkeypatch):
+def test_finished_run_is_parsed_once_per_table(tmp_path, monkeypatch):
     journal = Journal(tmp_path)
     journal.begin({}, resume=False)
-    # Of other lengths than their neighbours, so that no place is another's.
+    # The lines differ in length, so that a wrong offset shows.
     lines = [line(name, note=name * i) for i, name in enumerate("cab")]
     journal.append(lines)
     journal.close()
@@ -70,7 +70,7 @@ def test_a_finished_run_is_read_once_for_each_table(tmp_path, monkeypatch):
 
 
 @given(cut=st.integers(0, 200), parts=st.integers(1, 3))
-def test_a_torn_line_is_repaired(tmp_path_factory, cut, parts):
+def test_resume_repairs_a_torn_line(tmp_path_factory, cut, parts):
     folder = tmp_path_factory.mktemp("torn")
     Journal(folder).begin({}, resume=False)
     lines = [line(f"picture {i} \N{EVERGREEN TREE}") for i in range(6)]
@@ -91,7 +91,7 @@ def test_a_torn_line_is_repaired(tmp_path_factory, cut, parts):
     assert [json.loads(each) for each in (folder / WHOLE).open()] == lines
 
 
-def test_a_video_without_its_end_is_begun_anew(tmp_path):
+def test_resume_restarts_an_unfinished_video(tmp_path):
     journal = Journal(tmp_path)
     journal.begin({}, resume=False)
     whole = [line("a.mp4", frame=0), line("a.mp4", frame=1), {"image": "a.mp4", "frames": 2}]
@@ -101,7 +101,7 @@ def test_a_video_without_its_end_is_begun_anew(tmp_path):
     assert list(journal.entries(["c", "a.mp4"])) == [line("c"), *whole]
 
 
-def test_what_cannot_be_resumed(tmp_path):
+def test_incompatible_or_damaged_runs_cannot_be_resumed(tmp_path):
     journal = Journal(tmp_path)
     journal.begin({"weights": "a.pt"}, resume=True)
     journal.append([line("a")])
@@ -118,7 +118,7 @@ def test_what_cannot_be_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]\n", b"3\n", b"\xff\n", b'{"weights": "a'])
-def test_damaged_settings_are_told_of(detect, picture, tmp_path, content):
+def test_damaged_settings_are_reported(detect, picture, tmp_path, content):
     first = picture("a.png")
     assert detect(first)[0] == 0
     settings = tmp_path / "out" / SETTINGS
@@ -126,7 +126,7 @@ def test_damaged_settings_are_told_of(detect, picture, tmp_path, content):
     status, _, errors = detect(first, "--resume")
     assert status == 2
     assert f"{settings}: damaged: expected the settings that the results" in errors[-1]
-    settings.unlink()  # as it says
+    settings.unlink()  # as the message suggests
     status, _, errors = detect(first, "--resume")
     assert status == 0 and "1 were done before" in errors
 
@@ -142,7 +142,7 @@ def test_settings_survive_a_full_disk(tmp_path):
     assert (tmp_path / SETTINGS).read_bytes() == before
 
 
-def test_only_what_is_new_is_worked_on(detect, picture, tmp_path, monkeypatch):
+def test_resume_processes_only_new_and_failed_images(detect, picture, tmp_path, monkeypatch):
     first, second = picture("a.png"), picture("b.png")
     cut = tmp_path / "cut.png"
     cut.write_bytes(b"nothing")
@@ -153,17 +153,17 @@ def test_only_what_is_new_is_worked_on(detect, picture, tmp_path, monkeypatch):
     )
     found = tmp_path / "o.json"
     status, lines, errors = detect(first, second, cut, "--json", found, "--resume")
-    # What failed is tried again.
+    # Failed images are tried again.
     assert (status, seen, len(lines)) == (1, [1], 1) and lines[0].startswith(str(first))
     assert "1 were done before" in errors
     assert [each["image"] for each in json.loads(found.read_text())] == [str(first), str(second)]
     status, _, errors = detect(first, "--resume", "--score-threshold", "0.1")
     assert status == 2 and "another score_threshold" in errors[-1]
-    assert detect(first)[0] == 0  # a run that has ended may be replaced
+    assert detect(first)[0] == 0  # a finished run may be replaced
     assert (tmp_path / "out" / WHOLE).read_text().count("\n") == 1
 
 
-def test_what_is_drawn_stays_where_it_is(detect, picture, tmp_path):
+def test_resume_keeps_the_paths_of_drawn_pictures(detect, picture, tmp_path):
     first, second = picture("a/x.png", (20, 20)), picture("b/x.png")
     assert detect(second)[0] == 0
     drawn, found = tmp_path / "out" / "x.png", tmp_path / "o.json"
@@ -172,7 +172,7 @@ def test_what_is_drawn_stays_where_it_is(detect, picture, tmp_path):
     pictures = [each["picture"] for each in json.loads(found.read_text())]
     assert pictures == [str(drawn.with_name("x_2.png")), str(drawn)]
     assert drawn.read_bytes() == before and Image.open(pictures[0]).size == (40, 40)
-    # Nor is it another's where its own picture is not among the inputs.
+    # The path stays reserved even if its own image is not among the inputs.
     third = picture("c/x.png", (30, 30))
     assert detect(third, "--resume")[0] == 0
     assert drawn.read_bytes() == before and Image.open(drawn.with_name("x_3.png")).size == (60, 60)
@@ -203,7 +203,7 @@ def start(output, photographs, *options, processes=1, seconds=0.0):
 
 
 def results(output):
-    # The folder's own name is in them.
+    # The files contain the name of the folder.
     return {
         name: (output / name).read_text().replace(str(output), "OUT")
         for name in (WHOLE, "o.json", "c.json", "o.csv")
@@ -220,7 +220,7 @@ def uninterrupted(tmp_path_factory, photographs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_that_is_killed_goes_on(tmp_path, photographs, uninterrupted, processes):
+def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterrupted, processes):
     output = tmp_path / "out"
     process = start(output, photographs, "--batch", "2", seconds=0.1)
     part = output / PART.format(0)
@@ -231,7 +231,7 @@ def test_a_run_that_is_killed_goes_on(tmp_path, photographs, uninterrupted, proc
     process.wait()
     kept = part.read_bytes().count(b"\n")
     pictures = len(list(output.glob("*.png")))
-    # A picture may be drawn and not yet be noted; no more are lost than were at work.
+    # A picture may be drawn but not recorded yet; at most one batch is lost.
     assert 5 <= kept < 24 and kept <= pictures <= kept + 2
     process = start(output, photographs, "--resume", processes=processes)
     _, errors = process.communicate()
@@ -252,7 +252,7 @@ def test_processes_share_the_images(tmp_path, photographs, uninterrupted):
 
 
 @pytest.mark.slow
-def test_one_bad_picture_among_several_processes(tmp_path, photographs):
+def test_parallel_run_reports_one_broken_image(tmp_path, photographs):
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"nothing")
     output = tmp_path / "out"
@@ -264,7 +264,7 @@ def test_one_bad_picture_among_several_processes(tmp_path, photographs):
 
 
 @pytest.mark.slow
-def test_two_runs_do_not_share_a_folder(detect, picture, tmp_path):
+def test_second_run_in_a_folder_is_rejected(detect, picture, tmp_path):
     with RunFolder(tmp_path / "out").locked():
         process = start(tmp_path / "out", picture("a.png"), "--resume")
         _, errors = process.communicate()

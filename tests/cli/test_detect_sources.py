@@ -1,4 +1,4 @@
-"""What `detops detect` takes: folders, patterns, lists, standard input."""
+"""Inputs of `detops detect`: folders, patterns, lists, standard input."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def names(*inputs, stdin=b""):
 
 @pytest.fixture
 def folder(picture, tmp_path):
-    """Two folders with pictures, a video and other files."""
+    """Writes two folders with images, a video and other files."""
     for name in ("b.png", "a.JPG", "deep/c.png", "deep/.hidden.png"):
         picture(f"photos/{name}")
     for name in ("notes.md", "clip.mp4", "empty/x.md"):
@@ -35,7 +35,7 @@ def folder(picture, tmp_path):
     return tmp_path / "photos"
 
 
-def test_a_folder_gives_what_is_in_it_by_name(folder):
+def test_folder_yields_its_files_sorted_by_name(folder):
     expected = ["a.JPG", "b.png", "clip.mp4", "deep/c.png"]
     assert names(folder) == ([str(folder / name) for name in expected], [])
     kinds = {source.kind for source in list_sources([str(folder)], io.BytesIO())[0]}
@@ -46,7 +46,7 @@ def test_a_folder_gives_what_is_in_it_by_name(folder):
     )
 
 
-def test_pictures_of_every_format_in_a_folder(tmp_path):
+def test_folder_yields_images_of_every_format(tmp_path):
     for suffix in IMAGE_SUFFIXES:
         (tmp_path / f"a{suffix}").touch()
     (tmp_path / "a.txt").touch()
@@ -55,7 +55,7 @@ def test_pictures_of_every_format_in_a_folder(tmp_path):
     assert {source.kind for source in sources} == {"picture"}
 
 
-def test_every_format_is_known_by_its_suffixes():
+def test_image_suffixes_cover_every_format():
     Image.init()
     known = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
     assert known - set(IMAGE_SUFFIXES) <= {".avifs", ".icb", ".vda", ".vst"}
@@ -63,14 +63,14 @@ def test_every_format_is_known_by_its_suffixes():
     assert set(IMAGE_SUFFIXES) - known <= {".avif", ".webp"}
 
 
-def test_patterns(folder):
+def test_patterns_yield_the_matching_files(folder):
     assert names(folder / "*.png")[0] == [str(folder / "b.png")]
     assert names(folder / "**" / "*.png")[0] == [str(folder / "b.png"), str(folder / "deep/c.png")]
     assert names(folder / "de*")[0] == [str(folder / "deep/c.png")]
     assert names(folder / "*.bmp") == ([], [f"{folder}/*.bmp: no file of such a name"])
 
 
-def test_an_empty_folder_hides_nothing_beside_it(folder, tmp_path):
+def test_empty_folder_is_reported_next_to_good_inputs(folder, tmp_path):
     empty, good = folder / "empty", [str(folder / "b.png"), str(folder / "deep/c.png")]
     problem = f"{empty}: no picture and no video in this folder"
     assert names(folder / "[bde]*") == (good, [problem])
@@ -80,19 +80,19 @@ def test_an_empty_folder_hides_nothing_beside_it(folder, tmp_path):
     assert names("-", empty, stdin=listed.read_bytes())[1] == [problem, problem]
 
 
-def test_a_list_that_cannot_be_read(folder, tmp_path):
+def test_unreadable_list_is_reported(folder, tmp_path):
     listed = tmp_path / "list.txt"
     listed.symlink_to("/proc/self/mem")
     problem = f"{listed}: cannot be read: Input/output error"
     assert names(listed, folder / "b.png") == ([str(folder / "b.png")], [problem])
 
 
-def test_a_file_whose_name_looks_like_a_pattern(picture):
+def test_file_name_that_looks_like_a_pattern_is_found(picture):
     odd = picture("photo[1].png")
     assert names(odd) == ([str(odd)], [])
 
 
-def test_a_list_of_paths(folder, tmp_path, monkeypatch):
+def test_list_of_paths_is_read_from_file_or_stdin(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     listed = tmp_path / "list.txt"
     listed.write_text("photos/b.png\r\n\n photos/deep \nmissing.png\nphotos/b.png\n")
@@ -105,14 +105,14 @@ def test_a_list_of_paths(folder, tmp_path, monkeypatch):
     assert names("-", stdin=b"a\0b")[1]
 
 
-def test_names_that_are_no_unicode(picture, tmp_path):
+def test_non_unicode_file_names_are_read(picture, tmp_path):
     name = os.fsencode(tmp_path) + b"/caf\xe9.png"
     os.rename(picture("x.png"), name)
     assert names("-", stdin=name) == ([os.fsdecode(name)], [])
     assert Source(os.fsdecode(name)).read().shape == (3, 30, 40)
 
 
-def test_names_that_are_no_unicode_are_printed(detect, picture, tmp_path, monkeypatch):
+def test_non_unicode_file_names_are_printed(detect, picture, tmp_path, monkeypatch):
     name, table = os.fsencode(tmp_path) + b"/caf\xe9.png", tmp_path / "o.csv"
     os.rename(picture("x.png"), name)
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -125,18 +125,18 @@ def test_names_that_are_no_unicode_are_printed(detect, picture, tmp_path, monkey
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc", "Z"]), min_size=1)))
-def test_every_line_is_an_input(lines):
+def test_every_line_of_a_list_is_an_input(lines):
     lines = [f"no/{line}.jpg" for line in lines]
     found, problems = names("-", stdin="\n".join(lines).encode())
     assert found == list(dict.fromkeys(lines)) and (problems == []) == bool(lines)
 
 
-def test_cameras_and_streams():
+def test_cameras_and_streams_are_live_sources():
     for name in ("/dev/video0", "rtsp://camera/1", "https://example.org/a.m3u8?x=[1]"):
         assert list_sources([name], io.BytesIO()) == ([Source(name, "live")], [])
 
 
-def test_a_picture_on_standard_input(detect, picture, tmp_path, monkeypatch):
+def test_image_is_read_from_standard_input(detect, picture, tmp_path, monkeypatch):
     def on_stdin(content, *options):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         return detect("-", "--json", tmp_path / "o.json", *options)
@@ -146,7 +146,7 @@ def test_a_picture_on_standard_input(detect, picture, tmp_path, monkeypatch):
     assert status == 0 and lines[0].startswith("stdin: 1 found, "), errors
     assert (tmp_path / "out" / "stdin.png").is_file()
     assert json.loads((tmp_path / "o.json").read_text())[0]["width"] == 40
-    # Another time it is another picture.
+    # The next run may read another image, so --resume does not skip it.
     assert len(detect(picture("b.png"), "--resume")[1]) == 1
     status, _, errors = on_stdin(picture("c.png", (20, 20)).read_bytes(), "--resume")
     assert status == 0 and not any("done before" in error for error in errors)
@@ -156,13 +156,13 @@ def test_a_picture_on_standard_input(detect, picture, tmp_path, monkeypatch):
     assert errors[-1] == "detops: error: 1 of 1 images failed"
 
 
-def test_a_picture_too_large_on_standard_input():
+def test_too_large_image_on_standard_input_raises():
     (source,), _ = list_sources(["-"], io.BytesIO(b"P6 60000 60000 255\n"))
     with pytest.raises(ImageError, match=r"^stdin: more than the 1,073,741,824 pixels"):
         source.read()
 
 
-def test_inputs_without_a_picture_do_not_end_the_run(detect, folder, tmp_path):
+def test_inputs_without_images_do_not_end_the_run(detect, folder, tmp_path):
     status, lines, errors = detect(folder / "empty", folder / "b.png", tmp_path / "*.bmp")
     assert status == 1 and len(lines) == 1
     assert errors[-1] == "detops: error: 2 of 3 images failed"

@@ -24,7 +24,7 @@ FRAMES = 7
 
 @pytest.fixture
 def clip(tmp_path):
-    """A video whose frames become brighter."""
+    """Writes a video with frames of increasing brightness."""
     path = tmp_path / "clip.mp4"
     with VideoWriter(path, Fraction(5)) as writer:
         for i in range(FRAMES):
@@ -32,17 +32,17 @@ def clip(tmp_path):
     return path
 
 
-def test_what_is_written_is_read(clip):
+def test_written_video_is_read_back(clip):
     with open_video(str(clip)) as (rate, frames):
         pixels = list(frames)
     assert rate == 5 and len(pixels) == FRAMES
-    # Without the odd column; the colours are compressed.
+    # The odd column is dropped, and the colours are compressed.
     assert all(frame.shape == (3, 48, 64) for frame in pixels)
     assert np.allclose([f.float().mean() for f in pixels], [30 * i for i in range(FRAMES)], atol=3)
 
 
-def test_a_list_of_videos_is_no_video(clip, tmp_path):
-    """Whatever it is called: it would have other files read."""
+def test_list_of_videos_is_rejected_as_a_video(clip, tmp_path):
+    """Whatever its name, a list could cause other files to be read."""
     listed = tmp_path / "list.mp4"
     listed.write_text(f"ffconcat version 1.0\nfile {clip.name}\n")
     with (
@@ -53,7 +53,7 @@ def test_a_list_of_videos_is_no_video(clip, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", VIDEOS)
-def test_each_kind_of_file_is_read(tmp_path, suffix):
+def test_each_video_format_is_read(tmp_path, suffix):
     path = str(tmp_path / f"a{suffix}")
     codec = {".webm": "libvpx-vp9", ".wmv": "wmv2"}.get(suffix, "mpeg4")
     with av.open(path, "w") as container:
@@ -67,13 +67,13 @@ def test_each_kind_of_file_is_read(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_frames_are_turned_upright(tmp_path, degrees):
+def test_frames_are_rotated_upright(tmp_path, degrees):
     path = tmp_path / "turned.mp4"
     upright = np.zeros((48, 64, 3), np.uint8)
     upright[:24, :32] = 255  # the left upper corner
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=5)
-        # As a telephone stores what it was turned for to take.
+        # Stored as by a phone that was rotated while recording.
         stored = np.ascontiguousarray(np.rot90(upright, -degrees // 90))
         stream.height, stream.width = stored.shape[:2]
         stream.pix_fmt = "yuv420p"
@@ -87,7 +87,7 @@ def test_frames_are_turned_upright(tmp_path, degrees):
 
 
 @pytest.mark.parametrize("batch", ["1", "3"])
-def test_frames_are_detected_in_and_drawn(detect, clip, picture, tmp_path, batch):
+def test_detections_in_frames_are_written_and_drawn(detect, clip, picture, tmp_path, batch):
     found, yolo = tmp_path / "o.json", tmp_path / "yolo"
     image = picture("a.png")
     options = ["--json", found, "--yolo", yolo, "--batch", batch, "--csv", tmp_path / "o.csv"]
@@ -106,13 +106,13 @@ def test_frames_are_detected_in_and_drawn(detect, clip, picture, tmp_path, batch
         drawn = list(frames)
     assert rate == 5 and len(drawn) == FRAMES and drawn[0].shape == (3, 48, 64)
     assert drawn[0].max() > 150  # the box on black
-    # All of it is done, so nothing is to be done again.
+    # Everything is done, so --resume repeats no work.
     status, lines, errors = detect(image, clip, *options, "--resume")
     assert (status, lines) == (0, []) and "2 were done before" in errors
     assert json.loads(found.read_text()) == entries
 
 
-def test_a_damaged_video_does_not_end_the_run(detect, clip, picture, tmp_path):
+def test_damaged_videos_do_not_end_the_run(detect, clip, picture, tmp_path):
     nothing, cut, silent = (tmp_path / name for name in ("no.mp4", "cut.mp4", "silent.mkv"))
     nothing.write_bytes(b"nothing")
     cut.write_bytes(clip.read_bytes()[: clip.stat().st_size // 2])
@@ -133,7 +133,7 @@ def test_a_damaged_video_does_not_end_the_run(detect, clip, picture, tmp_path):
     assert "No such file" in told[4] and told[5].endswith("5 of 6 images failed")
 
 
-def test_a_video_that_cannot_be_written(detect, clip, tmp_path):
+def test_unwritable_video_raises(detect, clip, tmp_path):
     with (
         pytest.raises(OutputError, match=r"no/x.mp4: cannot be written"),
         VideoWriter(tmp_path / "no" / "x.mp4", Fraction(5)) as writer,
@@ -144,7 +144,7 @@ def test_a_video_that_cannot_be_written(detect, clip, tmp_path):
     assert status == 2 and errors[-1].startswith(f"detops: error: {tmp_path}/out/clip.mp4: cannot")
 
 
-def test_without_pyav_it_is_said_what_to_install(detect, clip, picture, monkeypatch):
+def test_missing_pyav_is_reported_with_install_command(detect, clip, picture, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     status, lines, errors = detect(clip, picture("a.png"))
     assert status == 1 and len(lines) == 1
@@ -161,7 +161,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def address(clip):
-    """Of a server that has the video."""
+    """Serves the video; yields the address of the server."""
     handler = partial(Quiet, directory=str(clip.parent))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -169,7 +169,7 @@ def address(clip):
         server.shutdown()
 
 
-def test_ctrl_c_ends_a_stream_and_not_the_run(detect, address, picture, tmp_path, monkeypatch):
+def test_ctrl_c_ends_the_stream_but_not_the_run(detect, address, picture, tmp_path, monkeypatch):
     whole, calls = Detector.detect, []
 
     def stopped(self, pixels, threshold):
@@ -189,7 +189,7 @@ def test_ctrl_c_ends_a_stream_and_not_the_run(detect, address, picture, tmp_path
         assert len(list(frames)) == 2
 
 
-def test_a_stream_that_is_not_there(detect, address):
+def test_missing_stream_is_reported(detect, address):
     status, _, errors = detect(f"{address}/none.mp4")
     assert status == 1 and errors[1].startswith(
         f"detops: error: {address}/none.mp4: not a readable"

@@ -1,4 +1,4 @@
-"""`make faults` sees what is lost and what is not told."""
+"""`make faults` detects lost results and missing error messages."""
 
 import signal
 import subprocess
@@ -15,14 +15,14 @@ from detops.engine.checkpoint import save_checkpoint
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["detect: kill -9", "serve: clients leave"])
-def test_a_fault_is_survived(fault):
+def test_commands_survive_a_fault(fault):
     command = [sys.executable, "-m", "faults", "--times", "1", "--jobs", "1", "--only", fault]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(f"{fault}: 0 of 1 wrong")
 
 
-def test_other_weights_a_missing_line_and_rubbish_are_seen(tmp_path):
+def test_other_weights_missing_lines_and_leftovers_are_faults(tmp_path):
     def run(name, weight, steps):
         folder = tmp_path / name
         folder.mkdir()
@@ -51,7 +51,7 @@ class Quick(process.Command):
         self.work = work
 
 
-def test_what_a_command_must_tell(tmp_path):
+def test_command_must_report_its_error_without_a_traceback(tmp_path):
     def ended(work):
         command = Quick(tmp_path / "log", work)
         command.log.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def test_what_a_command_must_tell(tmp_path):
         command.told("memory")
 
 
-def test_whether_a_fault_bit(tmp_path):
+def test_hits_and_misses_of_a_fault_are_distinguished(tmp_path):
     command = Quick(tmp_path / "log", lambda: time.sleep(100))
     command.start()
     assert command.signalled(signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_whether_a_fault_bit(tmp_path):
     assert command.fails("disk")
 
 
-def test_clocks_that_jump():
+def test_jumping_clock_moves_forward_or_both_ways():
     asked = [0, 0]
     forward = training.jumping(lambda: 1.0, 0.0, asked, 0)
     both = training.jumping(lambda: 1.0, -training.YEARS, asked, 1)
@@ -91,11 +91,11 @@ def test_clocks_that_jump():
     assert found[1] != sorted(found[1]) and asked == [100, 100]
 
 
-def test_a_flipped_step_is_no_step():
+def test_damaged_lines_are_no_steps():
     assert training.steps_of(b'{"step": 1}\n{"step"\n\xff\n3\n{"step": 4}\n') == [1, 4]
 
 
-def test_numbers_are_added_to_the_page(tmp_path):
+def test_fault_counts_are_merged_into_the_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- faults: begin -->\n<!-- faults: end -->\n")
     table.publish(page, {"train: kill -9": [24, 21, 0], "serve: SIGTERM": [3, 3, 1]})

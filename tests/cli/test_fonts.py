@@ -21,13 +21,13 @@ def nothing_told(monkeypatch):
 
 
 def covered(file, text):
-    """Whether a file has a shape for each character that is not the one for none."""
+    """Returns whether each character has a glyph other than the one for missing characters."""
     font = fonts.ImageFont.truetype(file, 20)
     return all(bytes(font.getmask(c)) != bytes(font.getmask(NO_CHARACTER)) for c in text)
 
 
 @pytest.mark.parametrize("text", ["Bäume", "дерево", "δέντρο"])
-def test_a_font_of_the_system_has_the_characters(text, capsys):
+def test_system_font_covers_the_characters(text, capsys):
     if shutil.which("fc-list") is None:
         pytest.skip("needs fontconfig")
     characters = "".join(c for c in text if not c.isascii())
@@ -43,19 +43,19 @@ def test_a_font_of_the_system_has_the_characters(text, capsys):
     assert (drawn != boxed).any()
 
 
-def test_ascii_needs_no_font_of_the_system(monkeypatch, capsys):
+def test_ascii_text_uses_the_default_font(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
     assert fonts.font_for("tree 0.75", 12).getname() == fonts.ImageFont.load_default(12).getname()
     assert capsys.readouterr().err == ""
 
 
-def test_a_font_is_loaded_once():
+def test_font_is_loaded_once():
     assert fonts.font_for("oak", 12) is fonts.font_for("elm", 12)
     assert fonts.font_for("oak", 13) is not fonts.font_for("oak", 12)
 
 
-def test_what_cannot_be_drawn_is_told_once(monkeypatch, capsys):
-    first, second = "\U0001b170", "\U0001b171"  # of a script that is seldom printed
+def test_undrawable_characters_are_reported_once(monkeypatch, capsys):
+    first, second = "\U0001b170", "\U0001b171"  # from a rarely printed script
     if fonts.font_file(first) is not None:
         pytest.skip("a font on this system has every script")
     for text in (f"{first} 0.5", f"{second} 0.25", f"{first} 0.75"):

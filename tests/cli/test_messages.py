@@ -13,7 +13,7 @@ from detops.messages import LONGEST_VALUE, shown
     "value",
     [None, True, -3, 1.5, "a'b", b"x", [], {}, (), (1,), (1, 2), [[1, "a"], {"b": (2.5, None)}]],
 )
-def test_a_short_value_is_its_repr(value):
+def test_short_value_is_shown_as_its_repr(value):
     assert shown(value) == repr(value)
 
 
@@ -27,15 +27,15 @@ def _nested(item, times):
     "value",
     [_nested("lol", 64), _nested({}, 200), ["", 1] * 99, {"a": {"b" * 99: 1}}, "x" * 10**9],
 )
-def test_a_long_value_is_cut(value):
+def test_long_value_is_truncated(value):
     text = shown(value)
     assert len(text) == LONGEST_VALUE + 3 and text.endswith("...")
 
 
-def test_a_number_too_long_to_be_written():
+def test_huge_number_is_shown_by_its_bit_count():
     assert shown([10**5000]) == "[a number of 16610 bits]"
 
 
-def test_examples():
+def test_docstring_examples_of_messages_pass():
     assert doctest.testmod(messages).attempted > 0
     assert doctest.testmod(messages).failed == 0

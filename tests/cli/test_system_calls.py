@@ -1,4 +1,4 @@
-"""What is asked of the system: no network, and no file is written but those that are named."""
+"""System calls: detops uses no network, and writes only the files that are named."""
 
 import io
 import os
@@ -18,17 +18,17 @@ from PIL import Image
 from detops.cli.options import SHAPES_WEIGHTS
 from detops.data.shapes import export
 
-# Files that are opened to be written, made, renamed or removed; and sockets.
+# Calls that write, create, rename or remove files, and socket calls.
 CALLS = "open,openat,creat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,symlink,symlinkat"
 CALLS += ",unlink,unlinkat,rmdir,truncate,ftruncate,chmod,fchmodat,socket,connect,bind,listen"
 WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
 OPENED = re.compile(r"\b(open|openat|creat)\(")
-# The folder that a name is in, where it is another than the current one, and the name.
+# A file name, after its folder if that is not the current one.
 NAMED = re.compile(r'(?:(?:AT_FDCWD|\d+)<([^>]*)>, )?"([^"]*)"')
 LOCAL = re.compile(
     r"socket\(AF_(UNIX|NETLINK)|(connect|bind)\(\d+<[^>]*>, {sa_family=AF_UNIX|listen\("
 )
-# Memory and the terminal, in the guise of files.
+# Memory and terminals, which appear as files.
 NO_FILES = ("/dev/", "/proc/self/")
 
 pytestmark = [
@@ -39,7 +39,7 @@ pytestmark = [
 
 
 def start(folder, *command):
-    """Python with a command, under strace."""
+    """Starts Python with a command under strace."""
     log = folder / "calls"
     trace = ["strace", "-f", "-qq", "-y", "-s", "300", "-e", f"trace={CALLS}", "-e", "signal=none"]
     environment = os.environ | {
@@ -63,7 +63,7 @@ def start(folder, *command):
 
 
 def end(folder, process, status=0):
-    """What of CALLS succeeded in a process and its children, as strace writes it."""
+    """Returns the CALLS that succeeded in a process and its children, as strace prints them."""
     _, errors = process.communicate(timeout=600)
     if "ptrace" in errors and process.returncode:
         pytest.skip(f"strace may not watch: {errors.splitlines()[0]}")
@@ -74,12 +74,12 @@ def end(folder, process, status=0):
 
 
 def calls_of(folder, *command):
-    """The same, of a command from its start to its end."""
+    """Runs a command under strace to its end; returns the CALLS that succeeded."""
     return end(folder, start(folder, *command))
 
 
 def check(calls, *places):
-    """No socket but between processes of this machine, no file but in these places."""
+    """Checks that sockets stay on this machine and files are written only in these places."""
     for line in calls:
         if line.startswith(("socket(", "connect(", "bind(", "listen(")):
             assert LOCAL.match(line), line
@@ -94,10 +94,10 @@ def check(calls, *places):
 
 @pytest.fixture
 def temporary(tmp_path):
-    """Of temporary files; nothing of ours must be left in it."""
+    """The folder of temporary files, in which detops must leave nothing."""
     folder = tmp_path / "temporary"
     yield folder
-    # torchvision imports a part of PyTorch that makes a folder as it is imported.
+    # torchvision imports a part of PyTorch that creates a folder on import.
     assert all("torchinductor" in p.name and not list(p.iterdir()) for p in folder.iterdir())
 
 
@@ -111,11 +111,11 @@ for op, given in calls.items():
 """
 
 
-def test_import_and_every_op(tmp_path, temporary):
+def test_import_and_ops_write_only_temporary_files(tmp_path, temporary):
     check(calls_of(tmp_path, "-c", EVERY_OP), temporary)
 
 
-def test_detection(tmp_path, temporary):
+def test_detect_writes_only_its_output(tmp_path, temporary):
     Image.new("RGB", (300, 200), (90, 120, 60)).save(tmp_path / "a.png")
     output = tmp_path / "out"
     options = ["--output", output, "--json", output / "found.json", "--device", "cpu"]
@@ -124,7 +124,7 @@ def test_detection(tmp_path, temporary):
     assert {p.name for p in output.iterdir()} >= {"a.png", "found.json"}
 
 
-def test_rating(tmp_path, temporary):
+def test_eval_writes_only_its_output(tmp_path, temporary):
     output = tmp_path / "out"
     options = ["--weights", SHAPES_WEIGHTS, "--data", "shapes:test?length=2&size=64"]
     options += ["--output", output / "results.json", "--device", "cpu"]
@@ -134,7 +134,7 @@ def test_rating(tmp_path, temporary):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
-def test_export(tmp_path, temporary, format):
+def test_export_writes_only_its_file(tmp_path, temporary, format):
     file = tmp_path / "out" / f"a.{format}"
     picture = next(export(tmp_path / "data", "test", length=1, size=96).parent.rglob("*.png"))
     options = ["--weights", SHAPES_WEIGHTS, "--image", picture, "--without-resizing"]
@@ -143,8 +143,8 @@ def test_export(tmp_path, temporary, format):
     assert [p.name for p in file.parent.iterdir()] == [file.name]
 
 
-def test_serving(tmp_path, temporary):
-    """One socket, which listens where it is told to; connections are accepted, none is made."""
+def test_serve_opens_only_its_listening_socket(tmp_path, temporary):
+    """It listens at the given address; the server accepts connections and opens none."""
     pytest.importorskip("uvicorn")
     options = ["--port", 0, "--weights", SHAPES_WEIGHTS, "--device", "cpu"]
     process = start(tmp_path, "-m", "detops", "serve", *options)
@@ -168,9 +168,9 @@ def test_serving(tmp_path, temporary):
     check([line for line in calls if line not in ours], temporary)
 
 
-def test_training(tmp_path, temporary):
+def test_train_writes_only_its_output_and_a_font_list(tmp_path, temporary):
     arguments = tiny.arguments(tmp_path / "run", "DATALOADER.NUM_WORKERS", 1)
-    # matplotlib, which draws results.png, keeps a list of fonts.
+    # matplotlib draws results.png, and writes a list of fonts.
     fonts = [tmp_path / "home" / name for name in (".cache", ".config")]
     check(calls_of(tmp_path, "-m", "detops", *arguments), tmp_path / "run", temporary, *fonts)
     assert (tmp_path / "run" / "weights.pt").exists()

@@ -1,4 +1,4 @@
-"""mmcv's functions of boxes on detops; test_compat_mmcv.py runs this in a process of its own."""
+"""Box functions of mmcv on detops; test_compat_mmcv.py runs this in a separate process."""
 
 import ast
 import inspect
@@ -21,14 +21,14 @@ ops = pytest.importorskip("mmcv.ops")
 
 
 def loaded_names():
-    """Every name that mmcv's Python asks of its compiled half."""
+    """Yields every name that the Python code of mmcv loads from its extension module."""
     for path in Path(mmcv.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and "load_ext" in ast.unparse(node.func):
                 yield from ast.literal_eval(node.args[1])
 
 
-def test_every_name_that_mmcv_loads_is_there():
+def test_every_name_that_mmcv_loads_exists():
     names = set(loaded_names())
     assert len(names) > 100 and names >= FUNCTIONS.keys()
     for name in names - FUNCTIONS.keys():
@@ -38,8 +38,8 @@ def test_every_name_that_mmcv_loads_is_there():
         _ = mmcv._ext.__path__
 
 
-def test_the_arguments_are_those_of_mmcvs_own_bindings():
-    """By the text of the bindings, which mmcv-lite has with it."""
+def test_arguments_match_the_mmcv_bindings():
+    """Reads the source of the bindings, which mmcv-lite includes."""
     source = Path(ops.__file__).parent / "csrc" / "pytorch" / "pybind.cpp"
     if not source.exists():
         pytest.skip("this mmcv has no sources with it")
@@ -49,7 +49,7 @@ def test_the_arguments_are_those_of_mmcvs_own_bindings():
         name = part.split('"')[1]
         arguments = [a.split('"')[1] for a in part.split("py::arg(")[1:]]
         if name not in FUNCTIONS or name == "roi_align_rotated_backward":
-            continue  # whose three names in the bindings are not in the order of its arguments
+            continue  # the bindings name three of its arguments in another order
         function = FUNCTIONS[name]
         if isinstance(function, torch._ops.OpOverloadPacket):
             ours = [a.name for a in function.default._schema.arguments]
@@ -62,7 +62,7 @@ def test_the_arguments_are_those_of_mmcvs_own_bindings():
 
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("whole", [False, True])
-def test_nms(offset, whole):
+def test_nms_matches_the_reference(offset, whole):
     boxes, scores = random_boxes(120, whole=whole), torch.rand(120)
     scores[10:20] = scores[0]
     for threshold in (0.0, 0.3, 0.5, 1.0):
@@ -72,15 +72,15 @@ def test_nms(offset, whole):
         assert torch.equal(dets, torch.cat([boxes, scores[:, None]], 1)[expected])
 
 
-def test_nms_at_the_threshold_with_and_without_the_last_pixel():
+def test_nms_keeps_boxes_at_the_threshold_for_both_offsets():
     boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 9, 9], [0, 0, 9, 4]])
     scores = torch.tensor([0.9, 0.8, 0.7, 0.6])
-    for pair, offset in (([0, 1], 0), ([2, 3], 1)):  # IoU of a half
+    for pair, offset in (([0, 1], 0), ([2, 3], 1)):  # IoU of 0.5
         kept = [len(ops.nms(boxes[pair], scores[pair], t, offset)[1]) for t in (0.5, 0.4999999)]
         assert kept == [2, 1]
 
 
-def test_nms_of_numpy_with_limits_and_of_nothing():
+def test_nms_accepts_numpy_limits_and_empty_input():
     boxes, scores = random_boxes(60).numpy(), np.linspace(0, 1, 60, dtype=np.float32)
     dets, keep = ops.nms(boxes, scores, 0.4, score_threshold=0.5, max_num=3)
     assert isinstance(dets, np.ndarray) and dets.shape == (3, 5)
@@ -90,7 +90,7 @@ def test_nms_of_numpy_with_limits_and_of_nothing():
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_nms_match(whole):
+def test_nms_match_gives_the_reference_groups(whole):
     dets = torch.cat([random_boxes(90, whole=whole), torch.rand(90, 1)], 1)
     dets[5:15, 4] = dets[0, 4]
     for threshold in (0.0, 0.2, 0.5, 1.0):
@@ -99,11 +99,11 @@ def test_nms_match(whole):
         assert [g.tolist() for g in groups] == expected
         assert [g.tolist() for g in ops.nms_match(dets.numpy(), threshold)] == expected
     assert ops.nms_match(dets[:0], 0.5) == []
-    pair = torch.tensor([[0.0, 0, 10, 10, 0.8], [0, 0, 10, 5, 0.9]])  # an IoU of a half
+    pair = torch.tensor([[0.0, 0, 10, 10, 0.8], [0, 0, 10, 5, 0.9]])  # an IoU of 0.5
     assert [g.tolist() for g in ops.nms_match(pair, 0.5)] == [[1, 0]]
 
 
-def test_batched_nms():
+def test_batched_nms_matches_torchvision():
     boxes, scores = random_boxes(90), torch.rand(90)
     labels = torch.arange(90) % 3
     dets, keep = ops.batched_nms(boxes, scores, labels, dict(type="nms", iou_threshold=0.5))
@@ -117,7 +117,7 @@ def test_batched_nms():
 @pytest.mark.parametrize("method", ["naive", "linear", "gaussian"])
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("ties", [False, True])
-def test_soft_nms(method, offset, ties):
+def test_soft_nms_matches_the_reference(method, offset, ties):
     boxes, scores = random_boxes(70, whole=ties), torch.rand(70)
     if ties:
         scores = (scores * 5).round() / 5
@@ -131,7 +131,7 @@ def test_soft_nms(method, offset, ties):
         close(dets[:, 4], values, 1e-6)
 
 
-def test_soft_nms_lowers_at_the_threshold_and_keeps_the_best_box():
+def test_soft_nms_decays_at_the_threshold_and_keeps_the_best():
     boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 5], [50, 50, 60, 60]])
     dets, keep = ops.soft_nms(boxes, torch.tensor([0.9, 0.8, 0.5]), 0.5, method="linear")
     assert keep.tolist() == [0, 2, 1] and dets[2, 4] == 0.4
@@ -150,7 +150,7 @@ def rotated_boxes(count, seed=0):
 
 @pytest.mark.parametrize("clockwise", [True, False])
 @pytest.mark.parametrize("mode", ["iou", "iof"])
-def test_box_iou_rotated(clockwise, mode):
+def test_box_iou_rotated_matches_the_reference(clockwise, mode):
     first, second = rotated_boxes(40), rotated_boxes(33, seed=1)
     expected = reference.box_iou_rotated(first, second, mode, clockwise)
     assert (expected > 0.3).any()
@@ -166,7 +166,7 @@ def polygons(count=30):
     return reference_polygons.random_sets(g, count), reference_polygons.random_quads(g, count)
 
 
-def test_convex_iou_and_giou():
+def test_convex_iou_and_giou_match_the_reference():
     sets, quads = (x.float() for x in polygons())
     close(ops.convex_iou(sets, quads[:20]), reference_polygons.convex_iou(sets, quads[:20]))
     giou, gradient = ops.convex_giou(sets, quads)
@@ -180,7 +180,7 @@ def test_convex_iou_and_giou():
 
 
 @pytest.mark.parametrize("mode", ["iou", "iof"])
-def test_box_iou_quadri(mode):
+def test_box_iou_quadri_matches_the_reference(mode):
     quads = polygons(40)[1].float()
     expected = reference_polygons.box_iou_quadri(quads, quads[:20], mode)
     assert (expected > 0.1).any()
@@ -190,12 +190,12 @@ def test_box_iou_quadri(mode):
     assert ops.box_iou_quadri(quads[:0], quads, mode).shape == (0, 40)
 
 
-def test_nms_quadri_falls_at_the_threshold_whatever_the_labels():
+def test_nms_quadri_suppresses_at_the_threshold_across_labels():
     whole = torch.tensor([0.0, 0, 10, 0, 10, 10, 0, 10])
     half = torch.tensor([0.0, 0, 10, 0, 10, 5, 0, 5])
     boxes = torch.stack([whole, half, whole + 50])
     scores, labels = torch.tensor([0.5, 0.9, 0.7]), torch.tensor([0, 1, 2])
-    dets, keep = ops.nms_quadri(boxes, scores, 0.5)  # an IoU of a half
+    dets, keep = ops.nms_quadri(boxes, scores, 0.5)  # an IoU of 0.5
     assert keep.tolist() == [1, 2] and dets.shape == (2, 9)
     assert ops.nms_quadri(boxes, scores, 0.5000001)[1].tolist() == [1, 2, 0]
     assert ops.nms_quadri(boxes, scores, 0.5, labels)[1].tolist() == [1, 2]
@@ -203,8 +203,8 @@ def test_nms_quadri_falls_at_the_threshold_whatever_the_labels():
     assert nothing.shape == (0, 8) and none is None
 
 
-def test_min_area_polygons():
-    """What mmcv's own tests expect."""
+def test_min_area_polygons_gives_the_values_of_mmcv():
+    """The expected values come from the tests of mmcv."""
     grid = [1.0, 1, 2, 2, 1, 2, 2, 1, 1, 3, 3, 1, 2, 3, 3, 2, 1.5, 1.5]
     long = [*grid[:2], 8.0, 8, *grid[4:]]
     expected = [3.0, 1, 1, 1, 1, 3, 3, 3]
@@ -212,7 +212,7 @@ def test_min_area_polygons():
     close(ops.min_area_polygons(torch.tensor([grid, long])), torch.tensor([expected, turned]), 1e-4)
 
 
-def test_points_in_polygons():
+def test_points_in_polygons_matches_the_reference():
     quads = polygons()[1].float()
     points = torch.rand(50, 2) * 60
     found = ops.points_in_polygons(points, quads)
@@ -224,7 +224,7 @@ def test_points_in_polygons():
             )
 
 
-def test_diff_iou_rotated_2d():
+def test_diff_iou_rotated_2d_matches_the_reference():
     first, second = (rotated_boxes(40, seed=i)[None].double() for i in (0, 1))
     first[0, 3] = second[0, 3]
     first, second = (x.float().requires_grad_() for x in (first, second))
@@ -240,12 +240,12 @@ def test_diff_iou_rotated_2d():
         torch.autograd.grad(ours, (first, second), grad),
         strict=True,
     ):
-        a, b = (x[0, torch.arange(40) != 3] for x in (a, b))  # not where the boxes coincide
+        a, b = (x[0, torch.arange(40) != 3] for x in (a, b))  # except where the boxes coincide
         close(a, b, 1e-3)
 
 
-def test_sort_vertices():
-    """In the order of angles from the x axis on, by the comments of mmcv's kernel."""
+def test_sort_vertices_orders_by_angle():
+    """Angles start at the x axis, according to the comments in the kernel of mmcv."""
     vertices, mask = torch.zeros(1, 3, 24, 2), torch.zeros(1, 3, 24, dtype=torch.bool)
     angle = torch.tensor([3.0, 0.1, 6.2, 4.0, 1.5])
     places = torch.tensor([0, 5, 8, 9, 23])
@@ -256,21 +256,21 @@ def test_sort_vertices():
     assert found.tolist() == [[[5, 23, 0, 9, 8, 5, 10, 10, 10], [8] * 9, [8] * 9]]
 
 
-def test_the_angle_is_in_radians_and_clockwise():
+def test_angle_is_in_radians_and_clockwise():
     wide = torch.tensor([[20.0, 20, 20, 4, 0]])
     high = torch.tensor([[20.0, 20, 4, 20, torch.pi / 2]])
     close(ops.box_iou_rotated(wide, high), torch.ones(1, 1), 1e-6)
-    # Down to the right, as y points down: the box's corner is at (27, 27).
+    # y points down, so the box turns down to the right; its corner is at (27, 27).
     turned = torch.tensor([[20.0, 20, 20, 1, torch.pi / 4]])
     corner = torch.tensor([[26.0, 26, 1, 1, 0]])
     assert ops.box_iou_rotated(turned, corner) > 0
     assert ops.box_iou_rotated(turned, corner, clockwise=False) == 0
 
 
-def test_nms_rotated_falls_at_the_threshold_whatever_the_labels():
+def test_nms_rotated_suppresses_at_the_threshold_across_labels():
     boxes = torch.tensor([[20.0, 20, 10, 10, 0], [20, 20, 10, 5, 0], [50, 50, 4, 4, 1]])
     scores, labels = torch.tensor([0.5, 0.9, 0.7]), torch.tensor([0, 1, 2])
-    dets, keep = ops.nms_rotated(boxes, scores, 0.5)  # an IoU of a half
+    dets, keep = ops.nms_rotated(boxes, scores, 0.5)  # an IoU of 0.5
     assert keep.tolist() == [1, 2] and dets.shape == (2, 6)
     assert torch.equal(dets, torch.cat([boxes, scores[:, None]], 1)[keep])
     assert ops.nms_rotated(boxes, scores, 0.5000001)[1].tolist() == [1, 2, 0]
@@ -281,7 +281,7 @@ def test_nms_rotated_falls_at_the_threshold_whatever_the_labels():
 
 @pytest.mark.parametrize("mode", ["iou", "iof"])
 @pytest.mark.parametrize("offset", [0, 1])
-def test_bbox_overlaps(mode, offset):
+def test_bbox_overlaps_matches_the_reference(mode, offset):
     first, second = random_boxes(20), random_boxes(20, seed=1)
     expected = torch.empty(20, 20)
     for i, a in enumerate(first.numpy()):
@@ -298,7 +298,7 @@ def test_bbox_overlaps(mode, offset):
     assert ops.bbox_overlaps(point, point, mode, offset=offset).isnan().item() == (offset == 0)
 
 
-def test_chamfer_distance():
+def test_chamfer_distance_matches_the_reference():
     first, second = (random(3, n, 2, scale=20).requires_grad_() for n in (17, 11))
     found = ops.chamfer_distance(first, second)
     expected = reference_ops.chamfer_distance(first.detach(), second.detach())

@@ -1,4 +1,4 @@
-"""What the tests of mmcv's functions share."""
+"""Inputs and comparison shared by the tests of mmcv functions."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""mmcv's functions of maps on detops; test_compat_mmcv.py runs this in a process of its own."""
+"""Feature map functions of mmcv on detops; test_compat_mmcv.py runs this in its own process."""
 
 import pytest
 import reference as reference_ops
@@ -17,7 +17,7 @@ ROIS = torch.tensor([[0.0, 2, 3, 11, 14], [1, -3, 0.4, 30, 6.6], [0, 5, 5, 5.5, 
 
 @pytest.mark.parametrize("aligned", [None, True, False])
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
-def test_roi_align(aligned, sampling_ratio):
+def test_roi_align_matches_torchvision(aligned, sampling_ratio):
     x = random(2, 3, 10, 12).requires_grad_()
     y = x.detach().clone().requires_grad_()
     choice = {} if aligned is None else {"aligned": aligned}
@@ -32,7 +32,7 @@ def test_roi_align(aligned, sampling_ratio):
 
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
-def test_roi_align_of_maxima(aligned, sampling_ratio):
+def test_max_roi_align_matches_the_reference(aligned, sampling_ratio):
     x = random(2, 3, 10, 12).double().requires_grad_()
     layer = ops.RoIAlign((3, 4), 0.5, sampling_ratio, "max", aligned)
     ours = layer(x, ROIS.double())
@@ -46,7 +46,7 @@ def test_roi_align_of_maxima(aligned, sampling_ratio):
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("clockwise", [True, False])
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
-def test_roi_align_rotated(aligned, clockwise, sampling_ratio):
+def test_roi_align_rotated_matches_the_reference(aligned, clockwise, sampling_ratio):
     x = random(2, 2, 10, 12).requires_grad_()
     rois = torch.tensor(
         [[0.0, 9, 8, 12, 6, 0.7], [1, 20, 4, 9, 15, -2.5], [0, 6, 6, 0.5, 0.4, 1.0]]
@@ -55,13 +55,13 @@ def test_roi_align_rotated(aligned, clockwise, sampling_ratio):
     ours = ops.RoIAlignRotated(*bins)(x, rois)
     close(ours, reference.roi_align_rotated(x.detach(), rois, *bins), 1e-4)
     ours.cos().sum().backward()
-    # The op is linear in the map: <grad, x> is the derivative along x.
+    # The op is linear in the feature map: <grad, x> is the derivative along x.
     close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
 
 
 @pytest.mark.parametrize("clockwise", [True, False])
 @pytest.mark.parametrize("samples", [0, 2])
-def test_riroi_align_rotated(clockwise, samples):
+def test_riroi_align_rotated_matches_the_reference(clockwise, samples):
     x = random(2, 8, 10, 12).requires_grad_()
     rois = torch.tensor(
         [[0.0, 9, 8, 12, 6, 0.7], [1, 20, 4, 9, 15, -2.5], [0, 6, 6, 0.5, 0.4, 1.0]]
@@ -70,12 +70,12 @@ def test_riroi_align_rotated(clockwise, samples):
     ours = ops.RiRoIAlignRotated(*bins)(x, rois)
     close(ours, reference.riroi_align_rotated(x.detach(), rois, *bins), 1e-4)
     ours.cos().sum().backward()
-    # The op is linear in the map: <grad, x> is the derivative along x.
+    # The op is linear in the feature map: <grad, x> is the derivative along x.
     close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
 
 
 @pytest.mark.parametrize("points", [1, 5])
-def test_rotated_feature_align(points):
+def test_rotated_feature_align_matches_the_reference(points):
     x = random(2, 3, 6, 7).requires_grad_()
     g = torch.Generator().manual_seed(1)
     size = torch.tensor([48.0, 56, 30, 20, 6])
@@ -87,7 +87,7 @@ def test_rotated_feature_align(points):
     close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
 
 
-def test_active_rotated_filter():
+def test_active_rotated_filter_matches_the_reference():
     x = random(3, 2, 4, 3, 3).requires_grad_()
     g = torch.Generator().manual_seed(1)
     places = torch.stack([torch.randperm(36, generator=g) + 1 for _ in range(8)], 1)
@@ -98,7 +98,7 @@ def test_active_rotated_filter():
     close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
 
 
-def test_roi_pool():
+def test_roi_pool_matches_the_reference():
     x = random(2, 3, 10, 12)
     x[0, 0, 4:8] = 0.25  # the first of equal maxima counts
     rois = torch.cat(
@@ -111,17 +111,17 @@ def test_roi_pool():
     ours.backward(torch.ones_like(ours))
     count = torch.zeros(2, 3, 120)
     for k, c, i, j in torch.cartesian_prod(*map(torch.arange, expected.shape)).tolist():
-        written = k != 3  # an inverted box keeps what mmcv's buffer had: zeros
+        written = k != 3  # an inverted box keeps the zeros of mmcv's buffer
         if written and argmax[k, c, i, j] >= 0:
             count[int(rois[k, 0]), c, argmax[k, c, i, j]] += 1
-    count[1, :, 0] += 12  # and so its argmax says pixel 0, as in mmcv
+    count[1, :, 0] += 12  # so its argmax is pixel 0, as in mmcv
     assert torch.equal(x.grad.flatten(2), count)
     assert ops.roi_pool(x, rois[:0], (3, 4), 0.5).shape == (0, 3, 3, 4)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("gamma", [0.0, 2.0, 1.5])
-def test_focal_losses(weighted, gamma):
+def test_focal_losses_match_the_reference(weighted, gamma):
     x = random(9, 4, scale=3).double().requires_grad_()
     y = x.detach().clone().requires_grad_()
     weight = torch.tensor([0.5, 2, 1, 3], dtype=torch.double) if weighted else None
@@ -129,7 +129,7 @@ def test_focal_losses(weighted, gamma):
     for kind in ("sigmoid", "softmax"):
         t = target if kind == "sigmoid" else target.where(target < 4, -1)
         if kind == "softmax" and weighted:
-            t = target % 4  # of a class to ignore, mmcv reads a weight that is not there
+            t = target % 4  # for an ignored class, mmcv reads a weight that does not exist
         loss = getattr(reference, f"{kind}_focal_loss")(y, t, gamma, 0.3, weight)
         function = getattr(ops, f"{kind}_focal_loss")
         close(function(x, t, gamma, 0.3, weight, "none"), loss, 1e-6)
@@ -137,7 +137,7 @@ def test_focal_losses(weighted, gamma):
         if kind == "softmax":
             ours = detops.softmax_focal_loss(x.detach(), t, 0.3, gamma, weight)
             close(ours, loss.detach(), 1e-6)
-        mean = function(x, t, gamma, 0.3, weight)  # over rows
+        mean = function(x, t, gamma, 0.3, weight)  # over the rows
         close(mean, loss.sum() / 9, 1e-6)
         x.grad = y.grad = None
         mean.backward()
@@ -147,7 +147,7 @@ def test_focal_losses(weighted, gamma):
 
 @pytest.mark.parametrize("modulated", [False, True])
 @pytest.mark.parametrize("images", [1, 3])
-def test_deform_conv2d(modulated, images):
+def test_deform_conv2d_matches_the_reference(modulated, images):
     x, weight = random(images, 4, 7, 8), random(6, 2, 3, 3, seed=1)
     offset, mask = random(images, 2 * 18, 4, 4, seed=2), random(images, 2 * 9, 4, 4, seed=3)
     bias = random(6, seed=4)
@@ -170,8 +170,8 @@ def test_deform_conv2d(modulated, images):
         close(ours_t.grad, theirs_t.grad, 1e-4)
 
 
-def test_an_offset_larger_than_the_output_is_read_as_it_lies():
-    """DyHead hands a convolution of stride 2 the offset of the full map."""
+def test_offset_larger_than_the_output_is_read_in_memory_order():
+    """DyHead passes the offset of the full feature map to a convolution of stride 2."""
     x, weight = random(2, 3, 8, 8), random(5, 3, 3, 3, seed=1)
     both = random(2, 27, 8, 8, seed=2).requires_grad_()
     offset, mask = both[:, :18], both[:, 18:].sigmoid()
@@ -195,8 +195,8 @@ def test_an_offset_larger_than_the_output_is_read_as_it_lies():
 
 
 @pytest.mark.parametrize("function", ["compiled", "python"])
-def test_multi_scale_deformable_attention(function):
-    """Also the loop in Python that mmcv runs on a CPU."""
+def test_multi_scale_deformable_attention_matches_reference(function):
+    """This includes the Python loop that mmcv runs on a CPU."""
     from mmcv.ops import multi_scale_deform_attn as theirs
 
     shapes = torch.tensor([[4, 5], [2, 3]])
@@ -218,12 +218,12 @@ def test_multi_scale_deformable_attention(function):
         close(a.grad, b.grad, 1e-4)
 
 
-def test_versions_are_told():
+def test_compiler_versions_are_reported():
     assert ops.get_compiler_version().startswith("detops ")
     assert ops.get_compiling_cuda_version()
 
 
-def test_carafe():
+def test_carafe_matches_the_unfolded_sum():
     features, masks = random(2, 6, 5, 4).requires_grad_(), random(2, 18, 10, 8, seed=1)
     masks = masks.softmax(1).requires_grad_()
     grad = random(2, 6, 10, 8, seed=2)
@@ -237,7 +237,7 @@ def test_carafe():
 
 
 @pytest.mark.parametrize("padding", [0, 1, (2, 1)])
-def test_masked_conv2d(padding):
+def test_masked_conv2d_matches_the_masked_convolution(padding):
     x, weight, bias = random(1, 3, 9, 7), random(4, 3, 3, 3, seed=1), random(4, seed=2)
     whole = torch.nn.functional.conv2d(x, weight, bias, padding=padding)
     mask = torch.zeros(1, 9, 7)
@@ -249,7 +249,7 @@ def test_masked_conv2d(padding):
     assert not ops.masked_conv2d(x, -mask.abs(), weight, bias, padding).any()
 
 
-def test_border_align():
+def test_border_align_matches_the_reference():
     x = random(2, 12, 7, 6).double().requires_grad_()
     boxes = random_boxes(8).view(2, 4, 4).double() / 8
     ours = ops.border_align(x, boxes, 4)
@@ -259,13 +259,13 @@ def test_border_align():
     close(x.grad, grad, 1e-9)
 
 
-def test_prroi_pool():
+def test_prroi_pool_matches_the_reference():
     x, rois = random(2, 3, 10, 12).requires_grad_(), ROIS.clone().requires_grad_()
     ours = ops.PrRoIPool((3, 4), 0.5)(x, rois)
     close(ours, reference.prroi_pool(x.detach(), ROIS, (3, 4), 0.5), 1e-4)
     grad = random(*ours.shape, seed=1)
     to_x, to_rois = torch.autograd.grad(ours, (x, rois), grad)
-    # The op is linear in the map; in the boxes, by differences of the reference's values.
+    # The op is linear in the feature map; boxes need finite differences of the reference.
     close((to_x * x).sum(), (grad * ours).sum(), 1e-4)
     assert not to_rois[:, 0].any()
     for k, column in torch.cartesian_prod(torch.arange(3), torch.arange(1, 5)).tolist():
@@ -276,7 +276,7 @@ def test_prroi_pool():
         close(to_rois[k, column], ((high - low) * grad).sum() / 2e-4, 1e-3)
 
 
-def test_deform_roi_pool():
+def test_deform_roi_pool_matches_shifted_roi_align():
     x = random(2, 3, 12, 10).requires_grad_()
     boxes = random_boxes(4)
     rois = torch.cat([torch.tensor([0.0, 1, 0, 1])[:, None], boxes / 5], 1)

@@ -1,4 +1,4 @@
-"""mmdet's matchers with and without detops; test_compat_mmdet.py runs this in its own process."""
+"""mmdet matchers with and without detops; test_compat_mmdet.py runs this in its own process."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from patched import our_ops
 
 from detops.compat import provide
 
-with provide("mmcv"):  # which mmdet imports
+with provide("mmcv"):  # mmdet imports mmcv
     from mmdet.models.task_modules.assigners import HungarianAssigner, TopkHungarianAssigner
     from mmengine.structures import InstanceData
 
@@ -16,7 +16,7 @@ OVERLAPS = dict(type="IoUCost", iou_mode="giou", weight=2.0)
 
 @pytest.fixture(autouse=True)
 def matrices_of_any_size(monkeypatch):
-    """Small ones are left to SciPy otherwise, which is faster for them."""
+    """By default SciPy solves small matrices, because it is faster for them."""
     monkeypatch.setattr("detops.compat.assignment.FEW", 0)
 
 
@@ -30,7 +30,7 @@ def instances(queries, objects):
     return found, InstanceData(bboxes=boxes[queries:], labels=labels)
 
 
-def test_small_matrices_are_left_to_scipy(monkeypatch):
+def test_small_matrices_are_solved_by_scipy(monkeypatch):
     monkeypatch.undo()
     assigner = HungarianAssigner([BOXES])
     for queries, called in ((300, True), (100, False)):
@@ -41,7 +41,7 @@ def test_small_matrices_are_left_to_scipy(monkeypatch):
 
 
 @pytest.mark.parametrize("sizes", [(100, 12), (8, 20), (30, 30), (5, 0), (1, 1)])
-def test_the_assigner_of_detr(sizes):
+def test_detr_assigner_gives_the_same_assignment(sizes):
     assigner = HungarianAssigner([dict(type="ClassificationCost", weight=1.0), BOXES, OVERLAPS])
     found, objects = instances(*sizes)
 
@@ -56,7 +56,7 @@ def test_the_assigner_of_detr(sizes):
     assert torch.equal(ours.gt_inds, theirs.gt_inds) and torch.equal(ours.labels, theirs.labels)
 
 
-def test_the_assigner_of_ddq():
+def test_ddq_assigner_gives_the_same_assignment():
     assigner = TopkHungarianAssigner(
         cls_cost=dict(type="FocalLossCost", weight=2.0), reg_cost=BOXES, iou_cost=OVERLAPS, topk=4
     )

@@ -130,7 +130,7 @@ def inputs(name):
 
 
 def tensors(output):
-    """All floating tensors of a result."""
+    """Returns all floating tensors of a result."""
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
     parts = output.values() if isinstance(output, dict) else output
@@ -140,7 +140,7 @@ def tensors(output):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_detector_gives_what_it_gave(name):
+def test_detector_gives_the_same_outputs_and_gradients(name):
     torch.manual_seed(0)
     model = MODELS[name]().eval().double()
     with torch.no_grad():
@@ -169,8 +169,8 @@ def test_a_detector_gives_what_it_gave(name):
             torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance * largest)
 
 
-def test_every_function_that_is_replaced_is_there():
-    """Whatever is imported when: some before, some while it is provided."""
+def test_every_replaced_function_exists_and_is_restored():
+    """Some modules are imported before the package is provided, some afterwards."""
     codes = {}
     with provide("transformers") as handle:
         for module, name in FUNCTIONS:
@@ -187,7 +187,7 @@ def test_every_function_that_is_replaced_is_there():
 
 @pytest.fixture(autouse=True)
 def matrices_of_any_size(monkeypatch):
-    """Small ones are left to SciPy otherwise, which is faster for them."""
+    """By default SciPy solves small matrices, because it is faster for them."""
     monkeypatch.setattr("detops.compat.assignment.FEW", 0)
 
 
@@ -208,7 +208,7 @@ def detections(sizes=(3, 0, 7, 30), queries=20, classes=5):
 def of_detr():
     matcher = importlib.import_module("transformers.loss.loss_for_object_detection")
     outputs, targets = detections()
-    outputs["logits"][0, 3] = float("nan")  # costs that they replace by the largest number
+    outputs["logits"][0, 3] = float("nan")  # transformers replaces such costs by the largest number
     return lambda: matcher.HungarianMatcher(1, 5, 2)(outputs, targets)
 
 
@@ -249,7 +249,7 @@ def of_mask2former():
 @pytest.mark.parametrize(
     "model", [of_detr, of_deformable_detr, of_rt_detr, of_lw_detr, of_mask2former]
 )
-def test_a_matcher_gives_what_it_gave(model):
+def test_matcher_gives_the_same_matches(model):
     run = model()
     theirs = run()
     with provide("transformers"):
@@ -263,7 +263,7 @@ def test_a_matcher_gives_what_it_gave(model):
 
 
 @pytest.mark.parametrize("module", [module for module, _ in MATCHERS])
-def test_every_matcher_calls_ours(module):
+def test_every_matcher_calls_our_assignment(module):
     module = importlib.import_module(module)
     cost = torch.rand(12, 5)
     theirs, original = module.linear_sum_assignment(cost), module.linear_sum_assignment
@@ -285,7 +285,7 @@ def test_every_matcher_calls_ours(module):
     assert module.linear_sum_assignment is original
 
 
-def test_torchvision_is_patched_with_it():
+def test_transformers_also_patches_torchvision():
     import torchvision
 
     boxes = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9]])
@@ -295,7 +295,7 @@ def test_torchvision_is_patched_with_it():
 
 
 @pytest.mark.parametrize("method", ["default", "discrete"])
-def test_what_ours_does_not_take_is_left_to_theirs(method):
+def test_unsupported_attention_falls_back_to_transformers(method):
     from transformers.models.rt_detr_v2 import modeling_rt_detr_v2 as v2
 
     function = v2.multi_scale_deformable_attention_v2

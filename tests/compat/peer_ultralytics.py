@@ -13,14 +13,14 @@ torchvision = pytest.importorskip("torchvision")
 
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("agnostic", [False, True])
-def test_non_max_suppression(multi_label, agnostic):
+def test_non_max_suppression_gives_the_same_detections(multi_label, agnostic):
     g = torch.Generator().manual_seed(0)
     prediction = torch.rand(2, 24, 3000, generator=g)
     prediction[:, :4] *= 300
     prediction[:, 4:] **= 4
 
     def run():
-        # Beyond its time limit, ultralytics leaves images out.
+        # ultralytics skips images beyond its time limit.
         options = dict(multi_label=multi_label, agnostic=agnostic, max_time_img=1000)
         return nms.non_max_suppression(prediction.clone(), 0.5, 0.5, **options)
 
@@ -32,7 +32,7 @@ def test_non_max_suppression(multi_label, agnostic):
         assert len(a) > 10 and torch.equal(a, b)
 
 
-def test_its_own_nms():
+def test_torch_nms_gives_the_same_boxes():
     g = torch.Generator().manual_seed(0)
     corner = torch.rand(500, 2, generator=g) * 100
     boxes = torch.cat([corner, corner + 1 + torch.rand(500, 2, generator=g) * 40], 1)
@@ -45,11 +45,11 @@ def test_its_own_nms():
 
 @pytest.fixture(autouse=True)
 def matrices_of_any_size(monkeypatch):
-    """Small ones are left to SciPy otherwise, which is faster for them."""
+    """By default SciPy solves small matrices, because it is faster for them."""
     monkeypatch.setattr("detops.compat.assignment.FEW", 0)
 
 
-def test_its_matcher():
+def test_matcher_gives_the_same_matches():
     from ultralytics.models.utils.ops import HungarianMatcher
 
     g = torch.Generator().manual_seed(0)
@@ -71,13 +71,13 @@ def test_its_matcher():
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_rt_detr():
+def test_rt_detr_gives_the_same_detections():
     torch.manual_seed(0)
     model = RTDETRDetectionModel("rtdetr-resnet50.yaml", nc=5, verbose=False).eval()
     image = torch.rand(1, 3, 128, 128)
 
     def run():
-        # Boxes and scores by query: by score, rounding swaps those that are near.
+        # In query order: in score order, rounding would swap close detections.
         with torch.no_grad():
             return model(image)[1][:2]
 

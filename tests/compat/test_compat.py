@@ -23,7 +23,7 @@ EMPTY = {name: "" for name in detops_hook.SUPPLIED}
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """Packages whose Python does nothing but import its compiled half, which is not there."""
+    """Writes packages that only import their extension modules, which do not exist."""
     for name, half, _ in HALVES:
         name = f"{name}_user"
         (tmp_path / name).mkdir()
@@ -42,7 +42,7 @@ def packages(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "half", "ours"), HALVES)
-def test_an_unchanged_import_finds_its_half_in_detops(packages, name, half, ours):
+def test_unchanged_import_finds_its_extension_in_detops(packages, name, half, ours):
     before = sorted(packages.rglob("*.py"))
     with pytest.raises(ImportError):
         importlib.import_module(half)
@@ -57,7 +57,7 @@ def test_an_unchanged_import_finds_its_half_in_detops(packages, name, half, ours
     assert sorted(packages.rglob("*.py")) == before
 
 
-def test_it_ends_when_the_last_handle_is_removed(packages):
+def test_provide_ends_when_the_last_handle_is_removed(packages):
     first = provide("maskrcnn_benchmark")
     second = provide("maskrcnn_benchmark")
     assert "on" in repr(first)
@@ -69,12 +69,12 @@ def test_it_ends_when_the_last_handle_is_removed(packages):
         pass
     with pytest.raises(ImportError):
         importlib.import_module("maskrcnn_benchmark._C")
-    with first:  # a handle that was removed begins again
+    with first:  # a removed handle can be entered again
         importlib.import_module("maskrcnn_benchmark._C")
     assert "maskrcnn_benchmark._C" not in sys.modules
 
 
-def test_other_imports_are_not_touched(packages):
+def test_other_imports_are_unaffected(packages):
     with provide("mmcv"):
         assert detops_hook.FINDER.find_spec("mmcv") is None
         assert detops_hook.FINDER.find_spec("detectron2._C") is None
@@ -82,7 +82,7 @@ def test_other_imports_are_not_touched(packages):
             importlib.import_module("mmcv._other")
 
 
-def test_a_half_that_is_loaded_already_is_an_error(packages):
+def test_already_imported_extension_raises(packages):
     (packages / "mmcv" / "_ext.py").write_text("nms = None\n")
     importlib.invalidate_caches()
     importlib.import_module("mmcv._ext")
@@ -93,12 +93,12 @@ def test_a_half_that_is_loaded_already_is_an_error(packages):
         assert importlib.import_module("mmcv._ext").nms is not None
 
 
-def test_an_unknown_name_is_an_error():
+def test_unknown_package_name_raises():
     with pytest.raises(ValueError, match="'mmdet' is none of mmcv, detectron2, "):
         provide("mmdet")
 
 
-def test_torchvision_is_patch_torchvision():
+def test_provide_torchvision_equals_patch_torchvision():
     import torchvision
 
     body = torchvision.ops.boxes.masks_to_boxes.__code__
@@ -107,13 +107,13 @@ def test_torchvision_is_patch_torchvision():
     assert torchvision.ops.boxes.masks_to_boxes.__code__ is body
 
 
-def test_the_ops_of_detectron2_are_there_while_it_is_provided():
+def test_detectron2_ops_exist_while_it_is_provided():
     with provide("detectron2"):
         assert torch.ops.detectron2.box_iou_rotated(torch.ones(1, 5), torch.ones(1, 5)) == 1
     assert not [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("detectron2::")]
 
 
-def test_after_an_import_an_action_runs_once_and_the_loader_is_the_modules_own(packages):
+def test_watched_import_runs_its_action_once_and_keeps_loader(packages):
     (packages / "watched_module.py").write_text("value = 1\n")
     seen = []
     finder = detops_hook.Finder()
@@ -131,8 +131,8 @@ def test_after_an_import_an_action_runs_once_and_the_loader_is_the_modules_own(p
 
 
 @pytest.mark.parametrize("name", detops_hook.SUPPLIED)
-def test_an_environments_choice_is_provide(packages, monkeypatch, name):
-    """What stands in the file of `detops compat enable`, as Python starts."""
+def test_enabled_package_is_provided_on_import(packages, monkeypatch, name):
+    """Runs the line that `detops compat enable` writes for the start of Python."""
     monkeypatch.setattr(detops_hook, "FINDER", detops_hook.Finder())
     handles, begin = [], detops_hook._provide
     with monkeypatch.context() as patch:
@@ -159,7 +159,7 @@ def site(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_an_environments_choice_is_one_file(site):
+def test_enabled_packages_are_stored_in_one_file(site):
     assert detops_hook.enabled() == []
     detops_hook.enable(["torchvision", "mmcv"])
     detops_hook.enable(["mmcv"])
@@ -175,7 +175,7 @@ def test_an_environments_choice_is_one_file(site):
     assert list(site.iterdir()) == []
 
 
-def test_the_command(site, capsys):
+def test_compat_command_enables_lists_and_disables(site, capsys):
     from detops import cli
 
     assert cli.main(["compat", "enable", "mmcv", "detectron2"]) == 0
@@ -189,7 +189,7 @@ def test_the_command(site, capsys):
     assert "caffe2: not one of mmcv, " in capsys.readouterr().err
 
 
-def test_a_site_that_cannot_be_written_is_an_error_of_the_user(site, capsys, monkeypatch):
+def test_enable_reports_unwritable_site_packages(site, capsys, monkeypatch):
     from detops import cli
 
     def refuse(*_, **__):
@@ -201,8 +201,8 @@ def test_a_site_that_cannot_be_written_is_an_error_of_the_user(site, capsys, mon
 
 
 @pytest.mark.slow
-def test_every_python_of_an_environment_has_it(tmp_path):
-    """In an environment of its own, with the packages of this one."""
+def test_enable_applies_to_every_python_of_an_environment(tmp_path):
+    """Uses a separate environment with the packages of this one."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
     folders = [str(PACKAGE.parent), *(p for p in sys.path if p.endswith("-packages"))]
@@ -229,7 +229,7 @@ def test_every_python_of_an_environment_has_it(tmp_path):
     assert run("-c", use)[1] == "detops.compat.maskrcnn_benchmark\n"
     patched = "import torchvision; print(torchvision.ops.boxes.box_iou.__code__.co_names)"
     assert "BODIES" in run("-c", patched)[1]
-    # An environment from which detops has gone stays silent.
+    # An environment without detops starts without errors.
     (site / "a_path.pth").rename(site / "a_path")
     assert run("-c", "print(1)") == (0, "1\n", "")
     (site / "a_path").rename(site / "a_path.pth")

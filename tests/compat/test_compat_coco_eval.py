@@ -1,4 +1,4 @@
-"""``detectron2._C.COCOeval*`` gives the figures of pycocotools."""
+"""``detectron2._C.COCOeval*`` gives the metrics of pycocotools."""
 
 import contextlib
 import copy
@@ -62,10 +62,10 @@ class Fast(cocoeval.COCOeval):
 
 
 def made(seed, images=6, categories=3):
-    """Objects, some of them crowds, and detections near them and elsewhere."""
+    """Returns objects, some of them crowds, and detections around them."""
     random = np.random.default_rng(seed)
     objects, detections = [], []
-    for image in range(1, images):  # one image is left empty
+    for image in range(1, images):  # one image stays empty
         for category in range(1, categories + 1):
             for _ in range(random.integers(0, 5)):
                 box = [*(random.random(2) * 300), *(2 ** (2 + 6 * random.random(2)))]
@@ -92,7 +92,7 @@ def made(seed, images=6, categories=3):
 
 @pytest.mark.parametrize("by_category", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_figures_are_those_of_pycocotools(seed, by_category):
+def test_metrics_equal_those_of_pycocotools(seed, by_category):
     with contextlib.redirect_stdout(io.StringIO()):
         truth, detections = made(seed)
         figures = []

@@ -1,4 +1,4 @@
-"""detectron2's compiled half: its conventions, called as detectron2's Python calls it."""
+"""The extension module of detectron2, called as its Python code calls it."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from reference_mmcv import roi_align_rotated
 
 from detops.compat import provide
 
-# What the package does with it, written anew: layers/deform_conv.py and the wrappers of the ops.
+# Calls as in the package, rewritten: layers/deform_conv.py and the wrappers of the ops.
 LAYERS = """
 import torch
 from detectron2 import _C
@@ -44,7 +44,7 @@ def backward(x, offset, weight, grad, stride, pad, dilation, groups, offset_grou
 
 @pytest.fixture
 def layers(tmp_path, monkeypatch):
-    """Its Python, without its half."""
+    """Imports the Python code of detectron2 without its extension module."""
     (tmp_path / "detectron2").mkdir()
     (tmp_path / "detectron2" / "__init__.py").write_text("")
     (tmp_path / "detectron2" / "layers.py").write_text(LAYERS)
@@ -59,10 +59,10 @@ def layers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nms_rotated_falls_at_the_threshold(layers, dtype):
+def test_nms_rotated_suppresses_at_the_threshold(layers, dtype):
     boxes = torch.tensor([[20.0, 20, 10, 10, 0], [20, 20, 10, 5, 0], [50, 50, 4, 4, 1]]).to(dtype)
     scores = torch.tensor([0.5, 0.9, 0.7], dtype=dtype)
-    assert layers.nms_rotated(boxes, scores, 0.5).tolist() == [1, 2]  # an IoU of a half
+    assert layers.nms_rotated(boxes, scores, 0.5).tolist() == [1, 2]  # an IoU of 0.5
     assert layers.nms_rotated(boxes, scores, 0.5000001).tolist() == [1, 2, 0]
     assert layers.nms_rotated(boxes[:0], scores[:0], 0.5).shape == (0,)
     generator = torch.Generator().manual_seed(0)
@@ -74,7 +74,7 @@ def test_nms_rotated_falls_at_the_threshold(layers, dtype):
     assert torch.equal(layers.nms_rotated(boxes, scores, 0.3), expected)
 
 
-def test_the_angle_is_in_degrees_and_counter_clockwise(layers):
+def test_angle_is_in_degrees_and_counter_clockwise(layers):
     turned = torch.tensor([[20.0, 20, 20, 1, 45]])
     up_right, down_right = (torch.tensor([[26.0, y, 1, 1, 0]]) for y in (14, 26))
     op = torch.ops.detectron2.box_iou_rotated
@@ -82,7 +82,7 @@ def test_the_angle_is_in_degrees_and_counter_clockwise(layers):
 
 
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
-def test_roi_align_rotated(layers, sampling_ratio):
+def test_roi_align_rotated_matches_the_reference(layers, sampling_ratio):
     x = torch.randn(2, 2, 10, 12)
     rois = torch.tensor([[0.0, 9, 8, 12, 6, 40], [1, 20, 4, 9, 15, -143]])
     radians = torch.cat([rois[:, :5], rois[:, 5:].deg2rad()], 1)
@@ -93,11 +93,11 @@ def test_roi_align_rotated(layers, sampling_ratio):
     to_x = torch.ops.detectron2.roi_align_rotated_backward(
         grad, rois, 0.5, 3, 2, *x.shape, sampling_ratio
     )
-    # The op is linear in the map.
+    # The op is linear in the feature map.
     torch.testing.assert_close((to_x * x).sum(), (grad * ours).sum(), rtol=1e-4, atol=1e-4)
 
 
-def test_the_ops_are_registered_as_detectron2_does(layers):
+def test_ops_have_the_schemas_of_detectron2(layers):
     for name, arguments in (
         ("nms_rotated", 3),
         ("box_iou_rotated", 2),
@@ -108,7 +108,7 @@ def test_the_ops_are_registered_as_detectron2_does(layers):
         assert len(schema.arguments) == arguments and len(schema.returns) == 1
 
 
-def test_deform_conv(layers):
+def test_deform_conv_matches_the_reference(layers):
     x, weight = torch.randn(2, 4, 7, 8), torch.randn(6, 2, 3, 3)
     offset = torch.randn(2, 36, 4, 4)
     given = [t.clone().requires_grad_() for t in (x, offset, weight)]
@@ -122,7 +122,7 @@ def test_deform_conv(layers):
         torch.testing.assert_close(ours_grad, t.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_versions(layers):
+def test_version_functions_are_provided(layers):
     assert layers._C.get_compiler_version().startswith("detops ")
     assert isinstance(layers._C.get_cuda_version(), str)
     assert isinstance(layers._C.has_cuda(), bool)

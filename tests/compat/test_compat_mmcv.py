@@ -1,4 +1,4 @@
-"""mmcv's ops, unchanged, on detops."""
+"""Unchanged mmcv ops on detops."""
 
 import pytest
 from peers import needs, run_tests
@@ -7,5 +7,5 @@ pytestmark = needs("mmcv")
 
 
 @pytest.mark.parametrize("file", ["peer_mmcv.py", "peer_mmcv_maps.py"])
-def test_mmcvs_own_functions(file):
+def test_mmcv_functions_give_the_expected_results(file):
     run_tests(file, "mmcv")

@@ -1,4 +1,4 @@
-"""mmdet's detectors, from its own config files, detect and train a step without mmcv's ops."""
+"""mmdet detectors, built from mmdet configs, detect and train a step without mmcv ops."""
 
 import json
 
@@ -38,7 +38,7 @@ DETECTORS = {
 }
 
 
-def test_the_matchers_give_what_they_gave():
+def test_mmdet_matchers_give_the_same_matches():
     run_tests("peer_mmdet.py")
 
 
@@ -51,7 +51,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("detector", DETECTORS)
-def test_it_detects_and_trains(results, detector):
+def test_mmdet_detector_builds_detects_and_trains(results, detector):
     result = results[f"{DETECTORS[detector]}.py"]
     assert {step: result[step] for step in ("build", "infer", "train")} == dict.fromkeys(
         ("build", "infer", "train"), "ok"

@@ -1,4 +1,4 @@
-"""The detectors of transformers and ultralytics, unchanged, on detops."""
+"""Unchanged detectors of transformers and ultralytics on detops."""
 
 import pytest
 from peers import needs, run_tests
@@ -11,5 +11,5 @@ from peers import needs, run_tests
         pytest.param("ultralytics", marks=needs("ultralytics")),
     ],
 )
-def test_results_are_equal(name):
+def test_detectors_give_the_same_results_on_detops(name):
     run_tests(f"peer_{name}.py")

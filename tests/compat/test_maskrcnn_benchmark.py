@@ -1,4 +1,4 @@
-"""A detector of the maskrcnn-benchmark family, with detops._C in the place of its own `_C`."""
+"""A detector of the maskrcnn-benchmark family, with detops._C in place of its own `_C`."""
 
 import pytest
 import reference_mmcv
@@ -37,7 +37,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_fourteen_names_are_there(name):
+def test_extension_has_the_fourteen_names(name):
     assert getattr(_C, name) is getattr(torch.ops.detops, name)
 
 
@@ -60,7 +60,7 @@ def parameters(device):
 
 
 def heads(p, images, rois, targets, theirs):
-    """Deformable convolutions, three poolings, class scores and the focal loss."""
+    """Computes deformable convolutions, three poolings, class scores and the focal loss."""
     offset = F.conv2d(images, p["offset"], p["offset_bias"], padding=1)
     mask = F.conv2d(images, p["mask"], padding=1).sigmoid()
     if theirs:
@@ -73,7 +73,7 @@ def heads(p, images, rois, targets, theirs):
         x = ModulatedDeformConv.apply(x.relu(), offset, mask, p["second"], p["bias"], 1, 1, 1, 1, 1)
         aligned = RoIAlign.apply(x, rois, 3, 0.5, 2)
         pooled = RoIPool.apply(x, rois, 3, 0.5)
-    # torchvision has no deformable pooling: the same in both, so that the whole can be compared.
+    # torchvision has no deformable pooling, so both variants share ours.
     moved = DeformRoIPooling.apply(x, rois, p["trans"], 0.5, 3, 2, False, 2, 4, 0.1)
     features = torch.cat([t.flatten(1) for t in (aligned, pooled, moved)], 1)
     logits = features @ p["classes"].t()
@@ -86,7 +86,7 @@ def heads(p, images, rois, targets, theirs):
     return logits, loss.sum()
 
 
-def test_a_training_step_equals_torchvisions(device):
+def test_training_step_equals_torchvision(device):
     g = torch.Generator().manual_seed(1)
     images = torch.randn(2, 8, 12, 14, generator=g).to(device)
     corner = torch.rand(6, 2, generator=g) * 10
@@ -105,24 +105,24 @@ def test_a_training_step_equals_torchvisions(device):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_boxes_sorted_by_score_keep_what_that_nms_keeps(device):
+def test_nms_of_boxes_sorted_by_score_matches_torchvision(device):
     g = torch.Generator().manual_seed(2)
     corner = torch.rand(50, 2, generator=g) * 40
     boxes = torch.cat([corner, corner + 20], 1).to(device)
     scores = torch.rand(50, generator=g).sort(descending=True).values.to(device)
     keep = _C.nms(boxes, scores, 0.5)
-    # That project's result is in the order of the boxes, which its callers sort by score.
+    # maskrcnn-benchmark keeps the order of the boxes, which its callers sort by score.
     assert torch.equal(keep, keep.sort().values)
     assert torch.equal(keep, tv.nms(boxes, scores, 0.5))
 
 
-def test_the_module_that_is_provided_has_the_fourteen_names():
+def test_provided_module_has_the_fourteen_names():
     assert contents().keys() == set(NAMES)
     assert all(contents()[name] is getattr(_C, name) for name in NAMES if name != "nms")
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_nms_has_the_last_pixel_and_falls_at_the_threshold(whole):
+def test_nms_counts_the_last_pixel_and_suppresses_at_threshold(whole):
     g = torch.Generator().manual_seed(3)
     corner = torch.rand(150, 2, generator=g) * 40
     boxes = torch.cat([corner, corner + torch.rand(150, 2, generator=g) * 20], 1)
@@ -132,7 +132,7 @@ def test_nms_has_the_last_pixel_and_falls_at_the_threshold(whole):
     for threshold in (0.1, 0.5, 0.7):
         expected = reference_mmcv.nms(boxes, scores, threshold, 1, at_threshold=True)
         assert torch.equal(nms(boxes, scores, threshold), expected.sort().values)
-    pair = torch.tensor([[0.0, 0, 9, 4], [0, 0, 9, 9]])  # an IoU of a half
+    pair = torch.tensor([[0.0, 0, 9, 4], [0, 0, 9, 9]])  # an IoU of 0.5
     for dtype in (torch.float32, torch.float64):
         dets, rank = pair.to(dtype), torch.tensor([0.1, 0.2], dtype=dtype)
         assert nms(dets, rank, 0.5).tolist() == [1]
@@ -141,8 +141,8 @@ def test_nms_has_the_last_pixel_and_falls_at_the_threshold(whole):
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.1, 0.3, 0.5, 0.7, 1 / 3, 0.9999999, 1.0])
-def test_thresholds_for_comparisons_of_rounded_overlaps(threshold):
-    """On all sides of the threshold: float32(x) against float32(threshold), for a double x."""
+def test_thresholds_reproduce_comparisons_after_rounding(threshold):
+    """Compares float32(x) with float32(threshold) for doubles x on both sides of the threshold."""
     bound = torch.tensor(threshold)
     ulp = (torch.nextafter(bound, torch.tensor(2.0)) - bound).double()
     steps = torch.arange(-40, 41, dtype=torch.double) / 16

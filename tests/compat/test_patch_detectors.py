@@ -1,4 +1,4 @@
-"""torchvision's detectors inside ``detops.patch_torchvision()`` against themselves outside."""
+"""torchvision detectors inside and outside ``detops.patch_torchvision()``."""
 
 from collections import OrderedDict
 
@@ -17,7 +17,7 @@ SIZE = 128
 
 
 class Body(nn.Module):
-    """Maps of ``levels`` sizes, each half the one before."""
+    """Returns feature maps of ``levels`` sizes, each half the size of the one before."""
 
     def __init__(self, levels, channels=16):
         super().__init__()
@@ -93,7 +93,7 @@ DENSE = ("retinanet", "fcos", "ssd", "ssdlite")
 
 
 def detector(name):
-    """A small detector whose logits spread widely, so that hundreds of detections survive."""
+    """Builds a small detector with widely spread logits, so that hundreds of detections survive."""
     model, last = DETECTORS[name]()
 
     def spread(layer, _, logits):
@@ -131,7 +131,7 @@ def targets(name):
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_detections(name):
+def test_detections_are_the_same_inside(name):
     model = detector(name).eval()
     with torch.no_grad():
         outside = model(images())
@@ -154,7 +154,7 @@ def test_detections(name):
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_detections_have_gradients(name):
+def test_gradients_of_detections_are_the_same_inside(name):
     model = detector(name).eval()
     picture = images()[0].requires_grad_()
 
@@ -173,7 +173,7 @@ def test_detections_have_gradients(name):
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_losses_and_gradients(name):
+def test_losses_and_gradients_are_the_same_inside(name):
     model = detector(name).train()
     truth = targets(name)
 
@@ -192,7 +192,7 @@ def test_losses_and_gradients(name):
     assert ("multiscale_roi_align_backward" in ran) == ("rcnn" in name)
     torch.testing.assert_close(our_losses, losses, rtol=1e-5, atol=1e-6)
     assert our_gradients.keys() == gradients.keys()
-    # What is zero but for rounding, such as that of a bias before a normalisation.
+    # Gradients that are zero except for rounding, e.g. of a bias before a normalisation.
     noise = 1e-6 * max(gradient.abs().max() for gradient in gradients.values())
     for key, gradient in gradients.items():
         bound = 1e-5 * gradient.abs().max() + noise

@@ -1,4 +1,4 @@
-"""torchvision inside ``detops.patch_torchvision()`` against itself outside."""
+"""torchvision inside and outside ``detops.patch_torchvision()``."""
 
 import functools
 import inspect
@@ -21,7 +21,7 @@ from detops.compat.torchvision.kernels import KERNELS
 
 
 class Holder(nn.Module):
-    """Keeps functions where no search through modules would find them."""
+    """Stores functions where a search through modules would miss them."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("style", CALLS)
-def test_every_way_to_import(style):
+def test_patch_reaches_functions_imported_in_any_way(style):
     op, call = CALLS[style]
     outside, none = our_ops(call)
     with detops.patch_torchvision():
@@ -68,7 +68,7 @@ def test_every_way_to_import(style):
     torch.testing.assert_close(inside, outside)
 
 
-def test_what_is_imported_inside_is_torchvisions_outside():
+def test_functions_imported_inside_are_unpatched_outside():
     with detops.patch_torchvision():
         from torchvision.ops import box_iou as inside
 
@@ -90,7 +90,7 @@ POOLINGS = {
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("name", POOLINGS)
-def test_poolings(name, layout):
+def test_poolings_match_torchvision(name, layout):
     def run():
         x = X.clone(memory_format=layout).requires_grad_()
         pooled = POOLINGS[name](x)
@@ -109,7 +109,7 @@ def test_poolings(name, layout):
 
 @pytest.mark.parametrize("count", [len(ROIS), 0])
 @pytest.mark.parametrize("op", ["ps_roi_align", "ps_roi_pool"])
-def test_channel_mappings(op, count):
+def test_channel_mappings_match_torchvision(op, count):
     ratio = [2] if op == "ps_roi_align" else []
     call = functools.partial(getattr(torch.ops.torchvision, op), X, ROIS[:count], 1.0, 3, 2, *ratio)
     outside = call()[1]
@@ -120,7 +120,7 @@ def test_channel_mappings(op, count):
 
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_deform_conv2d(masked, with_bias):
+def test_deform_conv2d_matches_torchvision(masked, with_bias):
     torch.manual_seed(0)
     offset, mask = torch.randn(2, 2 * 2 * 9, 8, 10), torch.rand(2, 2 * 9, 8, 10)
     weight, bias = torch.randn(6, 4, 3, 3), torch.randn(6)
@@ -142,10 +142,10 @@ def test_deform_conv2d(masked, with_bias):
 
 
 @pytest.mark.parametrize("count", [0, 1, 900, 3000])
-def test_batched_nms_index_for_index(count):
+def test_batched_nms_returns_the_same_indices(count):
     boxes = random_boxes(count, 1000)
     labels = torch.randint(0, 7, (count,))
-    # Many equal scores: torchvision's order of these comes from a sort that is not stable.
+    # Many scores are equal; torchvision orders them with an unstable sort.
     scores = torch.randint(0, 50, (count,)).float()
     outside = torchvision.ops.batched_nms(boxes, scores, labels, 0.4)
     with detops.patch_torchvision():
@@ -154,7 +154,7 @@ def test_batched_nms_index_for_index(count):
     assert ran == ({"batched_nms"} if count == 3000 else {"nms"} if count else set())
 
 
-def test_pasted_masks_bit_for_bit():
+def test_pasted_masks_are_bit_identical():
     boxes = torch.cat(
         [random_boxes(9), torch.tensor([[-9.0, -9, 5, 5], [120, 90, 140, 130], [-5, -5, 200, 200],
          [3, 3, 3, 3], [5, 5, 2, 2]])]
@@ -191,7 +191,7 @@ FLOATING = {
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", FLOATING)
-def test_overlaps_and_losses(name, dtype):
+def test_overlaps_and_losses_match_torchvision(name, dtype):
     if dtype == torch.bfloat16 and not reference.clamp_is_flat_at_its_bound():
         pytest.skip("coarse numbers make boxes that just touch, where this PyTorch has a slope")
     a, b = positive(20, 4).to(dtype), positive(20, 4).to(dtype)
@@ -233,7 +233,7 @@ def test_overlaps_and_losses(name, dtype):
         (lambda: HOLDER.pooler(MAPS, [BOXES[:0]], [(32, 32)]), True),
     ],
 )
-def test_odd_inputs(call, ours):
+def test_odd_inputs_give_the_results_of_torchvision(call, ours):
     outside = call()
     with detops.patch_torchvision():
         inside, ran = our_ops(call)
@@ -280,17 +280,17 @@ KEYWORDS = {
 
 
 @pytest.mark.parametrize(("module", "name"), REPLACED, ids=[name for _, name in REPLACED])
-def test_patched_functions_by_keyword(module, name):
+def test_patched_functions_accept_keywords(module, name):
     function = getattr(sys.modules[module], name)
     outside = function(**KEYWORDS[name])
     with detops.patch_torchvision():
         inside, ran = our_ops(lambda: function(**KEYWORDS[name]))
-    assert ran or name == "paste_masks_in_image"  # which calls none
+    assert ran or name == "paste_masks_in_image"  # which calls no op
     torch.testing.assert_close(inside, outside)
 
 
 @pytest.mark.slow
-def test_a_patched_pooler_compiles():
+def test_patched_pooler_compiles():
     boxes = [random_boxes(5), random_boxes(3)]
     pooler = torchvision.ops.MultiScaleRoIAlign(["a", "b"], 3, 2)
     maps = {"a": torch.rand(2, 3, 32, 32), "b": torch.rand(2, 3, 16, 16)}
@@ -313,7 +313,7 @@ def test_a_patched_pooler_compiles():
     torch.testing.assert_close(gradients, tuple(m.grad for m in x.values()))
 
 
-def test_a_pyramid_with_a_gap_keeps_torchvisions_levels():
+def test_pyramid_with_a_gap_uses_the_torchvision_levels():
     maps = {"a": torch.rand(1, 2, 32, 32), "b": torch.rand(1, 2, 8, 8)}
     boxes = [torch.tensor([[0.0, 0, 20, 20], [0, 0, 120, 120], [0, 0, 200, 200], [0, 0, 480, 480]])]
 
@@ -328,7 +328,7 @@ def test_a_pyramid_with_a_gap_keeps_torchvisions_levels():
         torch.testing.assert_close(run(), outside)
 
 
-def test_traces_hold_torchvisions_ops():
+def test_traces_contain_torchvision_ops():
     def traced():
         graph = torch.jit.trace(lambda a, b: box_iou(a, b), (BOXES, BOXES)).graph
         return {node.kind() for node in graph.nodes()}
@@ -338,7 +338,7 @@ def test_traces_hold_torchvisions_ops():
         assert traced() == outside
 
 
-def test_errors_stay_errors():
+def test_invalid_arguments_still_raise():
     with detops.patch_torchvision():
         with pytest.raises(ValueError, match="reduction"):
             ops.sigmoid_focal_loss(LOGITS, LABELS, reduction="x")
@@ -348,18 +348,18 @@ def test_errors_stay_errors():
             box_iou(BOXES)
 
 
-# Quantized tensors, and the version of CUDA.
+# Ops of quantized tensors, and the CUDA version.
 NOT_REPLACED = {"qnms", "qroi_align", "_cuda_version"}
 
 
-def test_every_op_that_torchvision_registers_is_replaced_or_listed():
-    """A new op of the next torchvision shows here."""
+def test_every_torchvision_op_is_replaced_or_listed():
+    """A new op in a later torchvision fails this test."""
     names = torch._C._dispatch_get_all_op_names()
     theirs = {n.removeprefix("torchvision::") for n in names if n.startswith("torchvision::")}
     assert theirs - NOT_REPLACED <= set(KERNELS)
 
 
-# By our kernels alone, or made of ATen's ops and of no concern to the ops of boxes and RoIs.
+# Replaced by our kernels alone, or composed of ATen ops and unrelated to boxes and RoIs.
 NOT_PATCHED = {
     *("nms", "batched_nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"),
     *("deform_conv2d", "box_area", "box_convert", "clip_boxes_to_image", "remove_small_boxes"),
@@ -367,7 +367,7 @@ NOT_PATCHED = {
 }
 
 
-def test_every_function_of_torchvision_is_patched_or_listed():
+def test_every_torchvision_function_is_patched_or_listed():
     functions = {
         n for n in torchvision.ops.__all__ if inspect.isfunction(getattr(torchvision.ops, n))
     }
@@ -375,7 +375,7 @@ def test_every_function_of_torchvision_is_patched_or_listed():
     assert functions >= NOT_PATCHED
 
 
-def test_rotated_overlaps():
+def test_rotated_overlaps_match_torchvision():
     if not torch._C._dispatch_has_kernel("torchvision::box_iou_rotated"):
         pytest.skip("this torchvision has no rotated boxes")
     boxes = torch.rand(20, 5, generator=torch.Generator().manual_seed(0)) * 40 + 5

@@ -1,4 +1,4 @@
-"""What ``detops.patch_torchvision()`` replaces is there again when it ends, whichever way."""
+"""``detops.patch_torchvision()`` restores everything it replaced, however it ends."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from detops.compat.torchvision.kernels import KERNELS
 
 
 def state():
-    """All that a patch could leave behind."""
+    """Returns everything that a patch could leave behind."""
     attributes = {
         (name, key): id(value)
         for name, module in sys.modules.copy().items()
@@ -34,7 +34,7 @@ def patched():
     return our_ops(lambda: (nms(BOXES, SCORES, 0.5), box_iou(BOXES, BOXES)))[1] != set()
 
 
-def test_everything_is_put_back():
+def test_everything_is_restored():
     before = state()
     with pytest.raises(KeyError), detops.patch_torchvision():
         assert patched() and state() != before
@@ -54,7 +54,7 @@ def test_everything_is_put_back():
     assert state() == before and not patched()
 
 
-def test_a_handle_patches_again():
+def test_handle_can_patch_again():
     before = state()
     patch = detops.patch_torchvision()
     patch.restore()
@@ -71,7 +71,7 @@ def test_a_handle_patches_again():
     assert state() == before
 
 
-def test_decorator():
+def test_decorator_patches_only_during_the_call():
     before = state()
 
     @detops.patch_torchvision()
@@ -89,7 +89,7 @@ def test_decorator():
     assert state() == before
 
 
-def test_a_patch_that_fails_half_way_leaves_nothing(monkeypatch):
+def test_patch_that_fails_half_way_is_undone(monkeypatch):
     before = state()
     monkeypatch.setitem(FUNCTIONS, ("torchvision.ops.boxes", "gone"), lambda *_: None)
     with pytest.raises(AttributeError, match="gone"):
@@ -100,7 +100,7 @@ def test_a_patch_that_fails_half_way_leaves_nothing(monkeypatch):
         assert patched()
 
 
-def test_no_warnings():
+def test_patching_emits_no_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with detops.patch_torchvision():
@@ -112,14 +112,14 @@ def run_python(code):
 
 
 @pytest.mark.slow
-def test_torchvision_is_imported_when_it_is_patched():
+def test_torchvision_is_imported_only_when_patched():
     code = "import sys, detops; print('torchvision' in sys.modules); detops.patch_torchvision();"
     result = run_python(code + "print('torchvision' in sys.modules)")
     assert result.stdout.split() == ["False", "True"], result.stderr
 
 
 @pytest.mark.slow
-def test_without_torchvision():
+def test_missing_torchvision_is_reported():
     result = run_python(
         "import sys; sys.modules['torchvision'] = None\nimport detops\ndetops.patch_torchvision()"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Annotations as other tools write them: what is put right, what is left out, what is refused."""
+"""Annotations from other tools: corrections, skipped objects and errors."""
 
 import codecs
 import json
@@ -39,7 +39,7 @@ def write(tmp_path):
     return write
 
 
-def test_names_of_categories_are_texts_or_numbers(write):
+def test_category_name_must_be_nonblank_text_or_number(write):
     path = write(annotation())
     for name in (["cat"], {"a": "b" * 1000}, None, "", " \t"):
         data = json.loads(path.read_text())
@@ -56,7 +56,7 @@ def test_names_of_categories_are_texts_or_numbers(write):
         ([30, 20, 20, 5], [30, 20, 40, 25], 1),
         ([-5, -5, 100, 100], [0, 0, 40, 30], 1),
         ([30, 20, 11, 5], [30, 20, 40, 25], 1),
-        # Rounding: clipped, but not worth a word.
+        # Within rounding: clipped, but not counted.
         ([30.3, 20, 10, 5], [30.3, 20, 40, 25], 0),
         ([0, 0, 40, 30], [0, 0, 40, 30], 0),
     ],
@@ -70,16 +70,16 @@ def test_boxes_are_clipped_to_the_image(write, box, clipped, counted):
 
 
 @pytest.mark.parametrize("box", [[40, 2, 3, 5], [-9, 2, 9, 5], [1, 31, 3, 5], [1e9, 1e9, 1, 1]])
-def test_boxes_outside_the_image_are_left_out(write, box):
+def test_boxes_outside_the_image_are_skipped(write, box):
     dataset = CocoDetection(write(annotation(bbox=box), annotation(2)))
     assert dataset.skipped == {"box outside the image": 1}
     assert dataset[0][1]["boxes"].tolist() == [[1, 2, 11, 7]]
-    # They are no reason to refuse a data set, but something else is one.
+    # Such boxes do not fail the dataset, but other broken annotations do.
     with pytest.raises(AnnotationError, match="1 broken.*annotation 2: zero area"):
         CocoDetection(write(annotation(bbox=box), annotation(2, bbox=[1, 1, 0, 4])))
 
 
-def test_voc_boxes_that_count_from_0(tmp_path):
+def test_zero_based_voc_boxes_are_clipped_to_the_image(tmp_path):
     for folder in ("Annotations", "JPEGImages"):
         (tmp_path / folder).mkdir()
     Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "JPEGImages" / "a.jpg")
@@ -100,12 +100,12 @@ def test_voc_boxes_that_count_from_0(tmp_path):
     assert dataset.skipped == {"box outside the image": 1}
 
 
-def test_a_byte_order_mark(write):
+def test_coco_file_may_begin_with_a_byte_order_mark(write):
     assert len(CocoDetection(write(annotation(), bom=codecs.BOM_UTF8))[0][1]["boxes"]) == 1
     assert len(open_dataset(write(annotation(), bom=codecs.BOM_UTF8))) == 1
 
 
-def test_folders_of_cvat(write, tmp_path):
+def test_coco_export_of_cvat_finds_its_images(write, tmp_path):
     path = write(annotation(), name="annotations/instances_default.json")
     (tmp_path / "images/default").mkdir(parents=True)
     (tmp_path / "a.png").rename(tmp_path / "images/default/a.png")
@@ -113,20 +113,20 @@ def test_folders_of_cvat(write, tmp_path):
         assert open_dataset(spec).image_path(0) == tmp_path / "images/default/a.png"
 
 
-def test_windows_separators(write, tmp_path):
+def test_windows_separators_in_file_names_are_resolved(write, tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "a.png").rename(tmp_path / "train/b.png")
     image = {"id": 7, "file_name": r"train\b.png", "width": WIDTH, "height": HEIGHT}
     dataset = CocoDetection(write(image=image))
     assert dataset.image_path(0) == tmp_path / "train/b.png" and len(dataset[0]) == 2
-    # A name may have a backslash in it where that separates nothing.
+    # Where a backslash is no separator, a file name may contain one.
     (tmp_path / "train/b.png").rename(tmp_path / r"train\b.png")
     assert CocoDetection(write(image=image)).image_path(0) == tmp_path / r"train\b.png"
 
 
 @pytest.mark.parametrize("sizes", [{}, {"width": None, "height": None}, {"width": 3}])
 @pytest.mark.parametrize("check", ["exists", "header", "decode"])
-def test_sizes_are_read_from_the_files(write, tmp_path, sizes, check):
+def test_missing_image_sizes_are_read_from_the_files(write, tmp_path, sizes, check):
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.new("RGB", (HEIGHT, WIDTH)).save(tmp_path / "turned.jpg", exif=turned)
@@ -155,7 +155,7 @@ POLYGONS = [[3, 5, 9, 5, 9, 7], [5.5, 6, 20, 6, 20, 12]]
         ([[-4, 5, 9, 5, 9, 37]], [0, 5, 9, 30]),
     ],
 )
-def test_boxes_of_segmentations(write, masks, box, segmentation, expected):
+def test_missing_boxes_are_computed_from_segmentations(write, masks, box, segmentation, expected):
     given = annotation(segmentation=segmentation)
     del given["bbox"]
     dataset = CocoDetection(write(given | box), masks=masks)
@@ -184,14 +184,14 @@ def mask_of(segmentation):
     [(0, 0), (1, 1), (False, 0), (True, 1), ("0", 0), ("1", 1), ("true", 1), ("False", 0)]
     + [(None, 0), (1.0, 1)],
 )
-def test_crowds(write, value, crowd):
+def test_iscrowd_is_read_from_numbers_booleans_and_text(write, value, crowd):
     dataset = CocoDetection(write(annotation(iscrowd=value)))
     assert dataset.ground_truth()["annotations"][0]["iscrowd"] == crowd
     assert len(dataset[0][1]["boxes"]) == 1 - crowd
 
 
 @pytest.mark.parametrize("value", ["no", "", 2, -1, 0.5, [], {}, [1], float("nan")])
-def test_crowds_that_say_nothing(write, value):
+def test_invalid_iscrowd_is_reported(write, value):
     path = write(annotation(), annotation(2, iscrowd=value))
     with pytest.raises(AnnotationError, match=r"data\.json: .*annotation 2: iscrowd is not 0 or 1"):
         CocoDetection(path)
@@ -211,21 +211,21 @@ def rle(counts):
         ([9] * 300_000, "add up to 2700000"),
     ],
 )
-def test_endless_run_lengths_are_refused_by_name(write, counts, message):
+def test_excessive_run_lengths_name_the_broken_annotation(write, counts, message):
     with pytest.raises(SegmentationError, match=message):
         to_rle(rle(counts), HEIGHT, WIDTH)
     with pytest.raises(AnnotationError, match=rf"annotation 1: broken segmentation: .*({message})"):
         CocoDetection(write(annotation(segmentation=rle(counts))), masks=True)
 
 
-def test_messages_stay_short(write):
+def test_error_messages_stay_short_for_long_values(write):
     path = write(annotation(bbox="x" * 100_000), annotation(2, category_id="y" * 100_000))
     with pytest.raises(AnnotationError) as caught:
         CocoDetection(path)
     assert len(str(caught.value)) < 1000
 
 
-def test_the_command_line_names_its_own_option(write, capsys):
+def test_command_line_error_names_its_own_option(write, capsys):
     path = write(annotation(bbox=[1, 1, 0, 4]))
     with pytest.raises(AnnotationError, match=r"1 broken \(on_error='skip' leaves them out\): "):
         CocoDetection(path)
@@ -235,8 +235,8 @@ def test_the_command_line_names_its_own_option(write, capsys):
     assert "on_error" not in error
 
 
-def test_what_was_put_right_is_told(write, capsys):
+def test_eval_reports_corrected_and_skipped_annotations(write, capsys):
     path = write(annotation(bbox=[-5, 2, 10, 5]), annotation(2, bbox=[50, 2, 3, 5]))
-    assert cli.main(["eval", "--data", str(path), "--device", "cpu"]) == 2  # a cat is no tree
+    assert cli.main(["eval", "--data", str(path), "--device", "cpu"]) == 2  # the model finds trees
     error = capsys.readouterr().err
     assert "put right 1 x box clipped to its image; left out 1 x box outside the image" in error

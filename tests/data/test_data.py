@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""COCO data sets, images, the loader."""
+"""COCO datasets, image loading and the training loader."""
 
 import json
 import pickle
@@ -45,7 +45,7 @@ def write(tmp_path):
     return write
 
 
-def test_item(write):
+def test_coco_item_has_image_boxes_labels_and_id(write):
     dataset = CocoDetection(write(coco()))
     image, target = dataset[0]
     assert image.shape == (3, 30, 40) and image.dtype == torch.uint8
@@ -56,12 +56,12 @@ def test_item(write):
     assert target["image_id"] == 7
 
 
-def test_image_without_annotations(write):
+def test_image_without_annotations_has_empty_targets(write):
     _, target = CocoDetection(write(coco(annotations=[])))[0]
     assert target["boxes"].shape == (0, 4) and target["labels"].shape == (0,)
 
 
-def test_crowds_are_no_targets_but_are_evaluated(write):
+def test_crowds_are_excluded_from_targets_but_evaluated(write):
     data = coco()
     data["annotations"][0]["iscrowd"] = 1
     dataset = CocoDetection(write(data))
@@ -88,7 +88,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN)
-def test_broken_annotation(write, change, message):
+def test_broken_annotation_is_reported_or_skipped(write, change, message):
     data = coco()
     data["annotations"][0] |= change
     path = write(data)
@@ -98,7 +98,7 @@ def test_broken_annotation(write, change, message):
     assert dataset.skipped.total() == 1 and len(dataset[0][1]["boxes"]) == 1
 
 
-def test_only_the_first_broken_are_named(write):
+def test_error_names_only_the_first_five_broken_annotations(write):
     bad = [{"id": n, "image_id": 7, "category_id": 9, "bbox": [0, 0, 0, 0]} for n in range(1, 21)]
     with pytest.raises(AnnotationError) as caught:
         CocoDetection(write(coco(annotations=bad)))
@@ -107,7 +107,7 @@ def test_only_the_first_broken_are_named(write):
     assert "15 more" in text and "\n" not in text
 
 
-def test_missing_image_file(write):
+def test_missing_image_file_is_reported_or_skipped(write):
     data = coco()
     data["images"].append({"id": 8, "file_name": "b.png", "width": 4, "height": 4})
     with pytest.raises(AnnotationError, match=r"image 8: missing file: .*b\.png"):
@@ -117,13 +117,13 @@ def test_missing_image_file(write):
 
 
 def picture(path, size=(40, 30), **options):
-    """A file that is long enough for half of it to be a broken one."""
+    """Writes a noise image, large enough that half of its file is a broken image."""
     pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, **options)
 
 
 def broken_files(folder):
-    """Two sound images, and one of each kind of broken ones."""
+    """Writes two valid images and one broken file of each kind; returns their records."""
     turned = Image.Exif()
     turned[0x0112] = 6
     picture(folder / "sound.jpg")
@@ -142,21 +142,21 @@ def broken_files(folder):
     ]
 
 
-def test_broken_image_files_are_found_when_opened(write, tmp_path):
+def test_broken_image_files_are_found_when_the_dataset_opens(write, tmp_path):
     path = write(coco(images=broken_files(tmp_path), annotations=[]))
     with pytest.raises(AnnotationError, match=r"8 broken .*image 2: image of ano.*41 x 30"):
         CocoDetection(path)
     for check in ("header", "decode"):
         dataset = CocoDetection(path, on_error="skip", check=check)
         assert [image["id"] for image in dataset.images] == [0, 1]
-        assert dataset.skipped["unreadable image"] == 5  # a name too long among them
+        assert dataset.skipped["unreadable image"] == 5  # includes the file name that is too long
         assert dataset.skipped["missing file"] == dataset.skipped["not a regular file"] == 1
         assert dataset[0][0].shape == dataset[1][0].shape == (3, 30, 40)
     assert len(CocoDetection(path, on_error="skip", check="exists")) == 7
 
 
 @pytest.mark.filterwarnings("ignore:.*the next image takes its place")
-def test_files_that_fail_later(write, tmp_path):
+def test_unreadable_image_is_replaced_by_the_next_one(write, tmp_path):
     path = write(coco(images=broken_files(tmp_path), annotations=[]))
     dataset = CocoDetection(path, on_error="skip", check="exists")
     for index in range(2, 7):
@@ -187,7 +187,7 @@ def image_record(name, **changes):
         ({"id": 6}, "duplicate image id"),
     ],
 )
-def test_broken_image_record(write, change, message):
+def test_broken_image_record_is_reported_or_skipped(write, change, message):
     images = [image_record("a.png", id=6), image_record("a.png") | change]
     path = write(coco(images=images, annotations=[]))
     with pytest.raises(AnnotationError, match=f"image [67]: {message}"):
@@ -195,7 +195,7 @@ def test_broken_image_record(write, change, message):
     assert len(CocoDetection(path, on_error="skip")) == 1
 
 
-def test_annotations_of_broken_images_go_with_them(write):
+def test_annotations_of_broken_images_are_skipped_too(write):
     data = coco()
     data["images"].append(image_record("none.png", id=8))
     data["annotations"].append({"id": 3, "image_id": 8, "category_id": 9, "bbox": [0, 0, 2, 2]})
@@ -204,7 +204,7 @@ def test_annotations_of_broken_images_go_with_them(write):
     assert len(dataset.ground_truth()["annotations"]) == 2
 
 
-def test_areas_that_are_no_numbers_are_computed(write):
+def test_missing_areas_are_computed_from_the_boxes(write):
     data = coco()
     data["annotations"][0]["area"] = None
     data["annotations"][1]["area"] = 7
@@ -212,7 +212,7 @@ def test_areas_that_are_no_numbers_are_computed(write):
     assert areas == [50, 7]
 
 
-def test_index_beyond_the_end(write):
+def test_index_beyond_the_end_raises(write):
     dataset = CocoDetection(write(coco()))
     assert dataset[-1][1]["image_id"] == 7
     with pytest.raises(IndexError):
@@ -233,12 +233,12 @@ def test_index_beyond_the_end(write):
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_not_coco(write, content, message):
+def test_invalid_coco_file_raises(write, content, message):
     with pytest.raises(AnnotationError, match=message):
         CocoDetection(write(content))
 
 
-def test_missing_file_and_wrong_choice(write, tmp_path):
+def test_missing_annotation_file_and_unknown_option_raise(write, tmp_path):
     with pytest.raises(AnnotationError, match="cannot read"):
         CocoDetection(tmp_path / "none.json")
     with pytest.raises(ValueError, match="on_error"):
@@ -247,7 +247,7 @@ def test_missing_file_and_wrong_choice(write, tmp_path):
         CocoDetection(write(coco()), check="all")
 
 
-def test_data_sets_must_share_categories(write):
+def test_datasets_must_share_categories(write):
     first = write(coco(), "1.json")
     second = write(coco(categories=[{"id": 9, "name": "x"}, {"id": 3, "name": "y"}]), "2.json")
     assert len(load_datasets([str(first), str(first)])) == 2
@@ -255,20 +255,20 @@ def test_data_sets_must_share_categories(write):
         load_datasets([str(first), str(second)])
 
 
-def test_shipped_data():
+def test_shipped_datasets_open_with_all_their_objects():
     for name, objects in (("train", 209), ("val", 71), ("val_florida", 61)):
         (dataset,) = load_datasets([f"tree_crowns/{name}.json"])
         image, target = dataset[0]
         assert len(target["boxes"]) == objects and image.shape[0] == 3
 
 
-def test_pickles(write):
+def test_dataset_survives_pickling(write):
     dataset = CocoDetection(write(coco()))
     copy = pickle.loads(pickle.dumps(dataset))
     assert torch.equal(copy[0][0], dataset[0][0])
 
 
-def test_load_image_forms(tmp_path):
+def test_load_image_accepts_arrays_images_paths_and_tensors(tmp_path):
     array = np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8)
     expected = torch.from_numpy(array).permute(2, 0, 1)
     Image.fromarray(array).save(tmp_path / "i.png")
@@ -279,7 +279,7 @@ def test_load_image_forms(tmp_path):
     assert load_image(np.dstack([array, array[:, :, :1]])).shape == (3, 5, 7)
 
 
-def test_load_image_errors(tmp_path):
+def test_load_image_rejects_invalid_input(tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8 no picture")
     with pytest.raises(ImageError, match="not a readable image"):
         load_image(tmp_path / "bad.jpg")
@@ -294,7 +294,7 @@ def test_load_image_errors(tmp_path):
 
 
 class Noise(torch.utils.data.Dataset):
-    """Items that are random numbers, as augmentation makes them."""
+    """Items of random numbers, as from augmentation."""
 
     def __len__(self):
         return 5
@@ -317,7 +317,7 @@ def test_batches_depend_on_seed_and_position_only():
     assert not all(map(torch.equal, whole, drawn(seed=2)))
 
 
-def test_loading_leaves_random_numbers_alone():
+def test_loading_leaves_global_random_state_unchanged():
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     drawn()
     assert torch.equal(before[0], torch.get_rng_state())
@@ -325,7 +325,7 @@ def test_loading_leaves_random_numbers_alone():
 
 
 class AllNoise(Noise):
-    """Random numbers from wherever augmentation may take them."""
+    """Items of random numbers from all generators that augmentation may use."""
 
     def __getitem__(self, index):
         numbers = [random.random(), np.random.rand(), float(torch.rand(()))]
@@ -343,13 +343,13 @@ def test_every_generator_is_seeded_for_each_image(workers):
 
 
 def sampled(**options):
-    """Indices of each batch."""
+    """Returns the image indices of each batch."""
     defaults = {"size": 7, "batch_size": 4, "start": 0, "stop": 12}
     sampler = SeededBatchSampler(**(defaults | options))
     return [[index for index, _ in batch] for batch in sampler]
 
 
-def test_every_image_once_in_an_epoch():
+def test_an_epoch_contains_every_image_once():
     order = [index for batch in sampled() for index in batch]
     epochs = [order[i : i + 7] for i in range(0, 42, 7)]
     assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
@@ -359,18 +359,18 @@ def test_every_image_once_in_an_epoch():
 GROUPS = [0, 1, 1, 0, 1, 1, 1]
 
 
-def test_batches_of_one_group():
+def test_each_batch_contains_images_of_one_group():
     batches = sampled(groups=GROUPS, stop=70)
     assert len(batches) == 70
     assert all(len({GROUPS[index] for index in batch}) == 1 for batch in batches)
     counts = torch.bincount(torch.tensor(batches).flatten(), minlength=7)
-    # 40 epochs, less what still waits for its batch to fill.
+    # 40 epochs, minus the images in batches that are not full yet.
     assert counts.min() >= 38 and counts.max() <= 42
 
 
 @pytest.mark.parametrize("groups", [None, GROUPS])
 @pytest.mark.parametrize("start", [1, 5, 12, 13])
-def test_sampler_goes_on_anywhere(groups, start):
+def test_sampler_resumes_at_any_step(groups, start):
     def pairs(**options):
         return list(SeededBatchSampler(7, 4, stop=12, seed=5, groups=groups, **options))
 
@@ -378,7 +378,7 @@ def test_sampler_goes_on_anywhere(groups, start):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_shares_make_up_the_pieces_of_the_batch(parts):
+def test_process_shares_make_up_each_part_of_the_batch(parts):
     def pairs(**options):
         return list(SeededBatchSampler(7, 12, 0, 5, seed=1, groups=GROUPS, parts=parts, **options))
 
@@ -391,12 +391,12 @@ def test_shares_make_up_the_pieces_of_the_batch(parts):
     assert len(set(seeds)) == len(seeds)
 
 
-def test_batch_that_cannot_be_shared():
+def test_batch_size_must_divide_by_processes_and_accumulation():
     with pytest.raises(ValueError, match=r"IMS_PER_BATCH: .*processes \(2\).*ACCUMULATE \(2\)"):
         sampled(batch_size=6, share=(0, 2), parts=2)
 
 
-def test_orientations(write):
+def test_orientations_mark_landscape_images(write):
     data = coco(annotations=[])
     data["images"].append({"id": 8, "file_name": "a.png", "width": 30, "height": 30})
     lying = CocoDetection(write(data), check="exists")
@@ -405,6 +405,6 @@ def test_orientations(write):
     assert orientations(torch.utils.data.ConcatDataset([lying, Noise()])) is None
 
 
-def test_empty_data_set():
+def test_empty_dataset_raises():
     with pytest.raises(ValueError, match="empty"):
         build_train_loader([], 1, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops data check`: problems within data sets and between them, samples, anchors."""
+"""`detops data check`: problems within and between datasets, samples, anchors."""
 
 import json
 import re
@@ -31,13 +31,13 @@ BOX = [5, 5, 30, 20]
 
 
 def view(number):
-    """A part of a photograph, as little like the others as they are."""
+    """Returns one crop of a photograph; crops of different numbers look different."""
     x, y = 70 * (number % 4), 90 * (number // 4)
     return Image.open(VAL).crop((x, y, x + 80, y + 70))
 
 
 def write(folder, views, name="data", names=("tree",), **changes):
-    """A COCO file with an image for each view, and one object in each."""
+    """Writes a COCO file with one image per view and one object in each image."""
     folder.mkdir(parents=True, exist_ok=True)
     images, annotations = [], []
     for i, picture in enumerate(views):
@@ -56,7 +56,7 @@ def found(*paths, **options):
     return find_problems([str(path) for path in paths], **options).problems
 
 
-def test_nothing_is_wrong(tmp_path):
+def test_sound_dataset_has_no_problems(tmp_path):
     assert found(write(tmp_path, map(view, range(6)))) == []
 
 
@@ -77,7 +77,7 @@ def annotation(**changes):
         ({}, []),
     ],
 )
-def test_problems_of_objects(tmp_path, changes, problems):
+def test_broken_objects_are_reported(tmp_path, changes, problems):
     path = write(tmp_path, [view(0), view(5)], annotations=[annotation(**changes)])
     lines = found(path)
     assert len(lines) == len(problems)
@@ -85,7 +85,7 @@ def test_problems_of_objects(tmp_path, changes, problems):
         assert line.startswith(f"{path}: {problem}")
 
 
-def test_problems_of_images(tmp_path):
+def test_broken_images_are_reported(tmp_path):
     more = [{"id": 5, "file_name": "none.png", "width": 80, "height": 70}]
     more += [{"id": 0, "file_name": "data1.png", "width": 80, "height": 70}]
     more += [{"id": 6, "file_name": "data1.png", "width": 80, "height": 70}]
@@ -101,7 +101,7 @@ def test_problems_of_images(tmp_path):
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True)), lines
 
 
-def test_leakage(tmp_path):
+def test_images_shared_by_datasets_are_reported_as_leakage(tmp_path):
     again = view(5).resize((160, 140), Image.Resampling.BICUBIC)
     train = write(tmp_path, [view(0), view(5)], "train")
     val = write(tmp_path, [view(6), view(7)], "val")
@@ -119,7 +119,7 @@ def test_leakage(tmp_path):
     assert found(train, train) == []
 
 
-def test_categories_that_differ(tmp_path):
+def test_differing_categories_are_reported(tmp_path):
     one = write(tmp_path, [view(0)], "one", ["tree", "house"])
     other = write(tmp_path, [view(5)], "other", ["Tree", "car"])
     assert found(one, other) == [
@@ -128,10 +128,10 @@ def test_categories_that_differ(tmp_path):
     assert found(one, other, class_map={"car": "house"}) == []
 
 
-# ---- same pictures
+# ---- same images
 
 
-def test_one_picture_in_many_forms(tmp_path):
+def test_one_image_in_many_forms_is_recognized(tmp_path):
     picture = view(5)
     forms = {
         "a.png": view(0),
@@ -154,7 +154,7 @@ def test_one_picture_in_many_forms(tmp_path):
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_noise_is_never_the_same(tmp_path_factory, seed):
+def test_noise_images_are_never_the_same(tmp_path_factory, seed):
     folder = tmp_path_factory.getbasetemp()
     noise = np.random.default_rng(seed).integers(0, 256, (2, 64, 64), dtype=np.uint8)
     paths = [folder / f"noise{i}.png" for i in range(2)]
@@ -164,7 +164,7 @@ def test_noise_is_never_the_same(tmp_path_factory, seed):
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
-def test_pictures_of_more_than_8_bits(tmp_path, dtype):
+def test_same_images_are_found_at_more_than_8_bits(tmp_path, dtype):
     noise = np.random.default_rng(0).integers(0, 65536, (2, 64, 64), dtype=np.uint16)
     grey = np.asarray(view(5).convert("L"))
     pictures = [*noise, grey.astype(np.uint16) * 257]
@@ -178,7 +178,7 @@ def test_pictures_of_more_than_8_bits(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("package", ["imagehash", "matplotlib"])
-def test_without_a_package(tmp_path, monkeypatch, capsys, package):
+def test_missing_package_is_reported_before_decoding_images(tmp_path, monkeypatch, capsys, package):
     def refuse(*arguments, **options):
         raise AssertionError("opened, and every image decoded")
 
@@ -212,21 +212,21 @@ def fitted(cfg, dataset):
     return fit_anchors(cfg, anchor_generator(cfg), dataset.ground_truth())
 
 
-def test_anchors_of_the_right_size(tmp_path):
+def test_boxes_match_anchors_of_their_size(tmp_path):
     cfg = load_config(CONFIG, AS_IT_IS)
     boxes = [[10, 10, 24, 24], [10, 10, 52, 52], [1, 1, 2, 2], [3, 30, 70, 3]]
     fit = fitted(cfg, data_set(tmp_path, boxes))
     assert fit.strides == (4, 8, 16)
     assert fit.anchor_sides == ((24, 36), (52, 72), (100, 144))
     assert fit.sides.tolist() == pytest.approx([24, 52, 2, 210**0.5])
-    # At the nearest position they are shifted by no more than half a stride.
+    # The nearest anchor is shifted from the box by at most half a stride.
     assert fit.iou[0] >= (22 / 26) * (22 / 26) and fit.iou[1] >= (48 / 56) * (48 / 56)
     assert fit.level[:2].tolist() == [0, 1]
     assert [fit.of_level(level)[1] for level in range(3)] == [1, 1, 0]
     assert fit.unmatched == 2
 
 
-def test_no_boxes(tmp_path):
+def test_anchor_fit_without_boxes_is_empty(tmp_path):
     fit = fitted(load_config(CONFIG), data_set(tmp_path, []))
     assert len(fit.iou) == fit.unmatched == 0 and fit.of_level(0) == (0, 0)
 
@@ -236,10 +236,10 @@ coordinates = st.tuples(
 )
 
 
-@settings(max_examples=20)  # each builds a network
+@settings(max_examples=20)  # each example builds a network
 @given(st.lists(coordinates, min_size=1, max_size=6))
-def test_the_best_anchor_is_the_best_of_all(tmp_path_factory, boxes):
-    """Of all anchors on maps that reach beyond the image on all sides."""
+def test_best_iou_is_the_maximum_over_all_anchors(tmp_path_factory, boxes):
+    """Compares with anchors on feature maps that extend beyond the image on all sides."""
     cfg = load_config(CONFIG, AS_IT_IS)
     dataset = data_set(tmp_path_factory.getbasetemp(), [list(box) for box in boxes])
     generator = anchor_generator(cfg)
@@ -254,16 +254,16 @@ def test_the_best_anchor_is_the_best_of_all(tmp_path_factory, boxes):
     torch.testing.assert_close(fit.iou, torch.stack(best).amax(dim=0), atol=1e-5, rtol=0)
 
 
-def test_the_size_that_the_detector_sees():
+def test_seen_scale_includes_tiling_and_resizing():
     cfg = load_config(CONFIG)
     assert seen_scale(cfg, 400, 400) == 256 / 160  # in a tile
-    assert seen_scale(cfg, 100, 80) == 256 / 160  # filled up to a tile
+    assert seen_scale(cfg, 100, 80) == 256 / 160  # padded to a tile
     assert seen_scale(load_config(), 600, 800) == 800 / 600
     assert seen_scale(load_config(None, AS_IT_IS), 600, 800) == 1
 
 
 @pytest.mark.parametrize("size", [(400, 400), (100, 80), (100, 300)])
-def test_it_is_what_the_model_is_given(size):
+def test_seen_scale_equals_the_scale_of_the_model_input(size):
     cfg = load_config(CONFIG)
     detector = Detector.from_config(build_detection_model(cfg), ["tree"], cfg, "cpu")
     for given_to_it in detector.inputs(torch.zeros(3, *size, dtype=torch.uint8)):
@@ -273,7 +273,7 @@ def test_it_is_what_the_model_is_given(size):
 
 
 @pytest.mark.slow
-def test_retinanet_has_anchors_too(tmp_path):
+def test_retinanet_anchors_are_fitted(tmp_path):
     cfg = load_config(PACKAGE / "configs/retinanet_R_50_FPN_1x.yaml", AS_IT_IS)
     fit = fitted(cfg, data_set(tmp_path, [[10, 10, 32, 32]]))
     assert fit.strides == (8, 16, 32, 64, 128) and (fit.high, fit.low) == (0.5, 0.4)
@@ -288,7 +288,7 @@ def run(capsys, *arguments):
     return status, capsys.readouterr()
 
 
-def test_what_the_command_writes(tmp_path, capsys):
+def test_check_command_writes_report_and_plots(tmp_path, capsys):
     path = write(tmp_path, map(view, range(6)), annotations=[annotation(bbox=[-9, 1, 20, 9])])
     output = tmp_path / "new" / "out"
     status, told = run(capsys, path, "--output", output, "--config", "configs/tree_crowns.yaml")
@@ -301,14 +301,14 @@ def test_what_the_command_writes(tmp_path, capsys):
         assert np.asarray(Image.open(output / name).convert("L")).std() > 5
 
 
-def test_crowds_have_a_column_of_their_own(tmp_path, capsys):
+def test_crowds_are_counted_in_a_separate_column(tmp_path, capsys):
     objects = [annotation(id=100 + i, bbox=[i, 1, 9, 9], iscrowd=i == 0) for i in range(3)]
     path = write(tmp_path, [view(0)], annotations=objects)
     told = run(capsys, path, "--output", tmp_path)[1].out
     assert re.search(r"class\W+objects\W+crowds", told) and re.search(r"tree\W+3\W+1\b", told)
 
 
-def test_problems_are_told_and_are_the_status(tmp_path, capsys):
+def test_problems_are_printed_and_exit_with_status_1(tmp_path, capsys):
     objects = [annotation(id=100 + i, bbox=[1, 1, 0, 9]) for i in range(30)]
     path = write(tmp_path, [view(0)], annotations=objects)
     status, told = run(capsys, path, "--output", tmp_path)
@@ -317,7 +317,7 @@ def test_problems_are_told_and_are_the_status(tmp_path, capsys):
     assert len((tmp_path / "problems.txt").read_text().splitlines()) == 30
 
 
-def test_problems_are_written_before_pictures(tmp_path, monkeypatch, capsys):
+def test_problems_are_written_before_sample_images(tmp_path, monkeypatch, capsys):
     def fail(dataset):
         raise OSError("no space")
 
@@ -327,7 +327,7 @@ def test_problems_are_written_before_pictures(tmp_path, monkeypatch, capsys):
     assert status != 0 and "zero area" in (tmp_path / "problems.txt").read_text()
 
 
-def test_what_cannot_be_checked(tmp_path, capsys):
+def test_missing_data_and_unwritable_output_exit_with_2(tmp_path, capsys):
     status, told = run(capsys, tmp_path / "none.json", "--output", tmp_path)
     assert status == 2 and "none.json: cannot read" in told.err
     file = tmp_path / "file"
@@ -336,13 +336,13 @@ def test_what_cannot_be_checked(tmp_path, capsys):
     assert status == 2 and f"{file}: cannot be written" in told.err
 
 
-def test_a_data_set_without_images(tmp_path, capsys):
+def test_dataset_without_images_passes(tmp_path, capsys):
     status, told = run(capsys, write(tmp_path, []), "--output", tmp_path / "out")
     assert status == 0 and "0 images" in told.out
 
 
 @pytest.mark.slow
-def test_the_examples_of_its_help(tmp_path, monkeypatch, capsys):
+def test_examples_in_the_help_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "my", [view(0)], "train")
     write(tmp_path / "my", [view(5)], "val")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pascal VOC and LVIS data sets, and opening any by its path."""
+"""Pascal VOC and LVIS datasets, and opening any dataset by its path."""
 
 import json
 from unicodedata import normalize
@@ -37,7 +37,7 @@ def voc_xml(*objects, size=(40, 30)):
 
 @pytest.fixture
 def voc(tmp_path):
-    """A folder of two images, the second in both splits."""
+    """Writes a VOC folder with two images; the second is in both splits."""
     root = tmp_path / "VOC2007"
     for folder in ("Annotations", "JPEGImages", "ImageSets/Main", "SegmentationObject"):
         (root / folder).mkdir(parents=True)
@@ -53,17 +53,17 @@ def voc(tmp_path):
     return root
 
 
-def test_voc(voc):
+def test_voc_opens_with_names_boxes_and_splits(voc):
     dataset = VocDetection(voc)
     assert len(dataset) == 2 and len(dataset.names) == 20 and dataset.names[7] == "cat"
     image, target = dataset[0]
     assert image.shape == (3, 30, 40) and target["image_id"] == "000001"
-    # Counted from 1, the last pixel included.
+    # VOC coordinates start at 1 and include the last pixel.
     assert target["boxes"].tolist() == [[1, 2, 11, 9]] and target["labels"].tolist() == [8]
     assert [image["id"] for image in VocDetection(voc, split="val").images] == ["000002"]
 
 
-def test_voc_difficult_objects(voc):
+def test_voc_difficult_objects_are_ignored_unless_used(voc):
     ignored = VocDetection(voc).ground_truth()["annotations"]
     assert [(a["difficult"], a["iscrowd"]) for a in ignored] == [(0, 0), (1, 1), (0, 0)]
     used = VocDetection(voc, difficult="use")
@@ -73,7 +73,7 @@ def test_voc_difficult_objects(voc):
         VocDetection(voc, difficult="maybe")
 
 
-def test_voc_of_other_categories(voc):
+def test_voc_categories_come_from_the_files_or_an_option(voc):
     path = voc / "Annotations/000002.xml"
     path.write_text(voc_xml({"name": "zebra"}))
     assert VocDetection(voc).names == ("cat", "dog", "zebra")
@@ -83,7 +83,7 @@ def test_voc_of_other_categories(voc):
     assert open_dataset(f"{voc}?names=dog,zebra,cat").names == ("dog", "zebra", "cat")
 
 
-def test_voc_without_lists_and_with_other_files(voc):
+def test_voc_opens_without_lists_and_with_png_images(voc):
     for file in (voc / "ImageSets/Main").iterdir():
         file.unlink()
     (voc / "JPEGImages/000001.jpg").unlink()
@@ -101,13 +101,13 @@ def test_voc_without_lists_and_with_other_files(voc):
         (["v.png", "v.JPG"], "v.png", "v.png"),
         (["v.png", "v.JPG"], "none.png", "v.JPG"),
         (["old.PNG"], "old.PNG", "old.PNG"),
-        # Files that were renamed, to names that others had before.
+        # After renaming, <filename> may be the former name of another image.
         (["v.png", "w.png"], "w.png", "v.png"),
         (["w.png"], "../JPEGImages/w.png", None),
         ([], "v.jpg", None),
     ],
 )
-def test_vocs_image_files(voc, files, told, expected):
+def test_voc_image_file_is_chosen_by_name_and_suffix(voc, files, told, expected):
     for file in (*voc.glob("ImageSets/Main/*"), *voc.glob("JPEGImages/*"), *voc.glob("A*/*")):
         file.unlink()
     for file in files:
@@ -122,7 +122,7 @@ def test_vocs_image_files(voc, files, told, expected):
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_vocs_images_of_both_unicode_forms(voc, form):
+def test_voc_image_is_found_in_its_exact_unicode_form(voc, form):
     for other in ("NFC", "NFD"):
         Image.new("RGB", (40, 30)).save(voc / "JPEGImages" / f"{normalize(other, 'é')}.png")
     (voc / "JPEGImages/000001.jpg").unlink()
@@ -132,7 +132,7 @@ def test_vocs_images_of_both_unicode_forms(voc, form):
     assert VocDetection(voc).image_path(0).name == told
 
 
-def test_vocs_images_in_folders(voc):
+def test_voc_images_may_lie_in_subfolders(voc):
     for folder, suffix in (("Annotations", "xml"), ("JPEGImages", "jpg")):
         (voc / folder / "deep").mkdir()
         (voc / folder / f"000001.{suffix}").rename(voc / folder / f"deep/a.{suffix}")
@@ -158,7 +158,7 @@ def test_vocs_images_in_folders(voc):
         (None, "000002.xml: broken annotation file: No such file"),
     ],
 )
-def test_broken_voc(voc, text, message):
+def test_broken_voc_file_is_reported_or_skipped(voc, text, message):
     path = voc / "Annotations/000002.xml"
     path.unlink()
     if text is not None:
@@ -168,7 +168,7 @@ def test_broken_voc(voc, text, message):
     assert VocDetection(voc, on_error="skip").skipped.total() == 1
 
 
-def test_other_names_of_vocs_folders(voc):
+def test_voc_folders_may_have_other_names(voc):
     (voc / "Annotations").rename(voc / "annotations")
     (voc / "JPEGImages").rename(voc / "images")
     dataset = open_dataset(voc)
@@ -182,14 +182,14 @@ def test_other_names_of_vocs_folders(voc):
         open_dataset(voc)
 
 
-def test_no_voc(voc, tmp_path):
+def test_missing_voc_folder_and_split_raise(voc, tmp_path):
     with pytest.raises(AnnotationError, match="no folder 'Annotations'"):
         VocDetection(tmp_path)
     with pytest.raises(AnnotationError, match=r"split 'test'; there are trainval, val"):
         VocDetection(voc, split="test")
 
 
-def test_voc_masks(voc):
+def test_voc_masks_are_read_from_segmentation_images(voc):
     (voc / "ImageSets/Segmentation").mkdir()
     (voc / "ImageSets/Segmentation/train.txt").write_text("000001\n")
     values = np.zeros((30, 40), dtype=np.uint8)
@@ -247,7 +247,7 @@ def write(folder, data, name="data.json"):
     return path
 
 
-def test_lvis(images):
+def test_lvis_opens_with_frequency_groups_and_masks(images):
     dataset = LvisDetection(write(images, lvis()), masks=True)
     assert dataset.image_path(0) == images / "train2017" / "1.png"
     assert dataset.image_path(1) == images / "2.png"
@@ -257,7 +257,7 @@ def test_lvis(images):
     assert dataset[0][1]["labels"].tolist() == [3] and int(dataset[0][1]["masks"].sum()) == 50
 
 
-def test_broken_lvis(images):
+def test_broken_lvis_file_raises(images):
     data = lvis()
     data["images"][0]["neg_category_ids"] = [9]
     with pytest.raises(AnnotationError, match="image 1: neg_category_ids names a category"):
@@ -271,7 +271,7 @@ def test_broken_lvis(images):
         LvisDetection(write(images, data))
 
 
-def test_format_is_told_by_what_is_there(voc, images):
+def test_format_is_detected_from_the_files(voc, images):
     path = write(images, lvis())
     assert type(open_dataset(path)) is LvisDetection
     assert type(open_dataset(f"coco:{path}")) is CocoDetection
@@ -283,7 +283,7 @@ def test_format_is_told_by_what_is_there(voc, images):
     assert open_dataset("tree_crowns/val.json").names == ("tree",)
 
 
-def test_coco_folders(images):
+def test_coco_folder_opens_the_chosen_split(images):
     with pytest.raises(AnnotationError, match="no folder 'Annotations', no data.yaml, no "):
         open_dataset(images)
     for split in ("train2017", "val2017"):
@@ -300,7 +300,7 @@ def test_coco_folders(images):
     assert given.image_path(0) == images / "train2017" / "x.png"
 
 
-def test_a_path_may_have_a_question_mark(images):
+def test_path_may_contain_a_question_mark(images):
     assert len(open_dataset(write(images, lvis(), "what?.json"))) == 2
 
 
@@ -324,7 +324,7 @@ def test_a_path_may_have_a_question_mark(images):
         ("tree_crowns/val.json?on_error=no", "on_error: expected 'raise' or 'skip'"),
     ],
 )
-def test_what_cannot_be_opened(spec, message):
+def test_invalid_dataset_spec_raises(spec, message):
     with pytest.raises(ValueError, match=message):
         open_dataset(spec)
 

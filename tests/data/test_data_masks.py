@@ -24,7 +24,7 @@ POLYGON = [[3, 5, 20, 5, 20, 12, 3, 12]]
 
 
 def run_lengths(mask):
-    """Lengths of alternating runs of 0 and 1 down the columns."""
+    """Returns the lengths of alternating runs of 0 and 1 down the columns."""
     counts, current, length = [], False, 0
     for pixel in mask.T.flatten().tolist():
         if pixel != current:
@@ -37,7 +37,7 @@ def decoded(segmentation):
     return decode_masks([to_rle(segmentation, HEIGHT, WIDTH)], HEIGHT, WIDTH)[0].numpy() > 0
 
 
-def test_three_forms_give_one_mask():
+def test_polygon_and_rle_forms_give_the_same_mask():
     size = [HEIGHT, WIDTH]
     compressed = encode_mask(MASK)
     assert compressed == json.loads(json.dumps(compressed))
@@ -50,7 +50,7 @@ def test_three_forms_give_one_mask():
     assert decoded(two).sum() == 16 + 8
 
 
-def test_no_masks():
+def test_decoding_no_masks_gives_an_empty_tensor():
     assert decode_masks([], 4, 5).shape == (0, 4, 5)
 
 
@@ -86,14 +86,14 @@ def compressed(counts):
         (compressed(encode_mask(MASK)["counts"][:-1]), "run lengths"),
     ],
 )
-def test_broken_segmentation(segmentation, message):
+def test_broken_segmentation_raises(segmentation, message):
     with pytest.raises(SegmentationError, match=message):
         to_rle(segmentation, HEIGHT, WIDTH)
 
 
 @settings(max_examples=60)
 @given(st.text(st.characters(min_codepoint=40, max_codepoint=115), max_size=40))
-def test_any_text_is_a_mask_or_named_as_broken(text):
+def test_any_counts_text_is_a_mask_or_raises(text):
     try:
         rle = to_rle(compressed(text), HEIGHT, WIDTH)
     except SegmentationError:
@@ -104,7 +104,7 @@ def test_any_text_is_a_mask_or_named_as_broken(text):
 
 @settings(max_examples=40)
 @given(st.integers(0, 2**32))
-def test_compressed_text_is_read_as_pycocotools_writes_it(seed):
+def test_compressed_masks_of_pycocotools_are_decoded(seed):
     generator = np.random.default_rng(seed)
     mask = generator.random((HEIGHT, WIDTH)) < generator.random() ** 3
     if mask.any():
@@ -131,7 +131,7 @@ def write(tmp_path):
     return write
 
 
-def test_masks_of_targets(write):
+def test_targets_have_masks_only_on_request(write):
     path = write([{"segmentation": encode_mask(MASK)}, {"segmentation": POLYGON}])
     target = CocoDetection(path, masks=True)[0][1]
     assert target["masks"].dtype == torch.uint8 and target["masks"].shape == (2, HEIGHT, WIDTH)
@@ -146,7 +146,7 @@ def test_masks_of_targets(write):
     assert empty["masks"].shape == (0, HEIGHT, WIDTH) and empty["keypoints"].shape == (0, 2, 3)
 
 
-def test_broken_masks_matter_only_where_masks_are_needed(write):
+def test_broken_masks_matter_only_if_masks_are_requested(write):
     path = write([{"segmentation": [[1, 2]]}, {}, {"segmentation": POLYGON}])
     with pytest.raises(
         AnnotationError, match=r"data\.json: 2 broken.*annotation 1: broken segmentation: polygon 1"
@@ -170,7 +170,7 @@ POINTS = [4, 6, 2, 0, 0, 0]
         ([1, 2, 2, 3, 4, 5], "visibility is not 0, 1 or 2"),
     ],
 )
-def test_keypoints(write, points, message):
+def test_broken_keypoints_are_reported_or_skipped(write, points, message):
     path = write([{"keypoints": POINTS}, {"keypoints": points}])
     with pytest.raises(AnnotationError, match=f"annotation 2: .*{message}"):
         CocoDetection(path, keypoints=True)
@@ -181,7 +181,7 @@ def test_keypoints(write, points, message):
 
 
 @pytest.mark.parametrize("points", [None, [], [1, 2], "x", [4, 6, 3, 0, 0, 0]])
-def test_keypoints_of_crowds_are_handed_on_if_they_are_sound(write, points):
+def test_crowd_keypoints_are_kept_only_if_valid(write, points):
     path = write([{"iscrowd": 1, "keypoints": points}, {"keypoints": POINTS}, {"iscrowd": 1}])
     dataset = CocoDetection(path, keypoints=True)
     assert dataset[0][1]["keypoints"].shape == (1, 2, 3)
@@ -194,7 +194,7 @@ def test_keypoints_of_crowds_are_handed_on_if_they_are_sound(write, points):
     assert sound.ground_truth()["annotations"][0]["keypoints"] == POINTS
 
 
-def test_keypoints_that_no_category_names(write):
+def test_keypoints_require_a_category_that_names_them(write):
     path = write([], categories=[{"id": 1, "name": "cat"}, {"id": 2, "name": "x", "keypoints": 3}])
     with pytest.raises(AnnotationError, match="no category names any"):
         CocoDetection(path, keypoints=True)
@@ -202,7 +202,7 @@ def test_keypoints_that_no_category_names(write):
 
 
 @pytest.mark.slow
-def test_export_is_read_back_the_same(write, tmp_path):
+def test_coco_export_is_read_back_unchanged(write, tmp_path):
     path = write([{"segmentation": POLYGON, "keypoints": POINTS}] * 2)
     source = CocoDetection(path, masks=True, keypoints=True)
     again = CocoDetection(export_coco(source, tmp_path / "export"), masks=True, keypoints=True)
@@ -214,13 +214,13 @@ def test_export_is_read_back_the_same(write, tmp_path):
 
 
 def row_runs(box):
-    """CVAT's run lengths of a mask."""
+    """Returns the run lengths of a mask, row by row, as in CVAT."""
     edges = np.flatnonzero(np.diff(box.ravel(), prepend=0, append=2))
     return np.diff(edges, prepend=0).tolist()
 
 
 @pytest.mark.parametrize("density", [0, 0.02, 0.5, 0.98, 1])
-def test_runs_of_rows_are_those_of_the_whole_mask(density):
+def test_row_runs_encode_to_the_rle_of_the_whole_mask(density):
     rng = np.random.default_rng(0)
     for _ in range(200):
         height, width = rng.integers(1, 9, 2).tolist()
@@ -236,7 +236,7 @@ def test_runs_of_rows_are_those_of_the_whole_mask(density):
             assert encoded == encode_mask(mask)
 
 
-def test_masks_of_a_large_image_take_little_memory():
+def test_encoding_masks_of_a_large_image_takes_little_memory():
     side = 1 << 15
     for counts, box, area in (
         ([0, 1], (7, 9, 1, 1), 1),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The promises of docs/training.md, checked for every format from one table."""
+"""Promises of docs/training.md, checked for every format from one table."""
 
 import json
 import unicodedata
@@ -32,14 +32,14 @@ class Scene:
     """One image with at most one object, to be written in any format."""
 
     told: str = "a.png"  # the name of the image in the annotations
-    file: str = "a.png"  # its name on the disk
+    file: str = "a.png"  # its name on disk
     sides: tuple = (WIDTH, HEIGHT)
     category: str = "oak"
     has_object: bool = True
     has_mask: bool = False
     is_crowd: bool = False
     width: float = W
-    number: type = int  # of the ids
+    number: type = int  # type of the ids
 
     def size(self, width="width", height="height"):
         pairs = zip((width, height), self.sides, strict=True)
@@ -83,7 +83,7 @@ def write_lvis(root, scene):
 
 
 def write_voc(root, scene):
-    """Writes the annotations under the name on the disk, which is all that names the image."""
+    """Writes the annotations under the name on disk, because only that names the image."""
     stem, told = Path(scene.file).with_suffix(""), Path(scene.told).with_suffix("")
     put_image(root / "JPEGImages" / scene.file)
     corners = {"xmin": X + 1, "ymin": Y + 1, "xmax": X + scene.width, "ymax": Y + H}
@@ -112,7 +112,7 @@ def label(scene):
 
 
 def write_yolo(root, scene):
-    """Names the folder of the images in data.yaml, and the label file by the name that is told."""
+    """Writes the image folder into data.yaml, and names the label file after `told`."""
     put_image(root / "images/train" / scene.file)
     told = Path("train", scene.told)
     put(root / "labels" / told.with_suffix(".txt"), label(scene))
@@ -157,7 +157,7 @@ def write_label_studio(root, scene):
     return path if scene.has_object else f"{path}?names={scene.category}"
 
 
-# Ways to lay out each format; the first word is the format.
+# Writers of the layouts of each format; the first word of a key is the format.
 WRITERS = {
     "coco": write_coco,
     "lvis": write_lvis,
@@ -171,7 +171,7 @@ YES = None
 NO_FILES = "images are generated; there are no files of annotations"
 NO_CROWDS = "the format cannot mark a crowd"
 XML_IDS = "ids are texts: XML has no numbers, and pandas does not write it"
-# What every format promises; a reason where a promise cannot be made.
+# Promises of every format, or the reason why a format cannot keep one.
 TABLE = {
     "size": {"yolo": "label files hold shares of the image, and no size"},
     "unicode": {},
@@ -188,7 +188,7 @@ TABLE = {
 
 
 def keeping(promise):
-    """Every way to write a format that keeps the promise."""
+    """Parametrizes over the layouts of all formats that keep the promise."""
     kept = [way for way in WRITERS if TABLE[promise][way.split()[0]] is YES]
     return pytest.mark.parametrize("way", kept)
 
@@ -234,7 +234,7 @@ def test_missing_or_zero_size_is_read_from_the_file(tmp_path, way, has_mask, sid
 
 @keeping("size")
 @pytest.mark.parametrize("has_mask", [False, True])
-def test_missing_file_is_the_only_problem_of_an_image_without_a_size(tmp_path, way, has_mask):
+def test_missing_image_without_a_size_is_reported_once(tmp_path, way, has_mask):
     scene = Scene(sides=(0, 0), has_mask=has_mask)
     opened(tmp_path, way, scene).image_path(0).unlink()
     with pytest.raises(AnnotationError, match=r": 1 broken .*: missing file: .*a\.(png|jpg)"):
@@ -242,9 +242,9 @@ def test_missing_file_is_the_only_problem_of_an_image_without_a_size(tmp_path, w
 
 
 NAME = "Été/Café_Ü.png"
-# One character decomposed and one composed, as a renamed file of a Mac may be.
+# Mixes decomposed and composed characters, as a file renamed on a Mac may.
 MIXED = composed("Été/Caf") + decomposed("é_") + composed("Ü.png")
-# In neither form: a character that macOS keeps, but that has another composed form.
+# Neither NFC nor NFD: macOS keeps one of its characters, which NFC replaces.
 KEPT = composed("Été/Caf") + "\ufa10_" + decomposed("Ü.png")
 
 
@@ -266,7 +266,7 @@ def test_files_are_found_in_any_unicode_form(tmp_path, way, told, file, has_mask
     dataset = opened(tmp_path, way, scene, on_error="skip")
     check_object(dataset, scene)
     assert not dataset.skipped and len(dataset) == 1
-    # The name that the disk has, with its upper and lower case.
+    # The name on disk, with its upper and lower case.
     assert dataset.images[0]["file_name"].endswith(file)
     assert dataset.image_path(0).is_file()
 
@@ -280,7 +280,7 @@ def test_exact_name_wins_over_another_unicode_form(tmp_path, way, told):
     dataset = opened(tmp_path, way, scene)
     names = [image["file_name"].rpartition("/")[2] for image in dataset.images]
     objects = {name: len(target["boxes"]) for name, (_, target) in zip(names, dataset, strict=True)}
-    # All images of the folder where nothing lists them.
+    # Without a list of images, a YOLO dataset contains the whole folder.
     assert objects == ({told: 1, other: 0} if way == "yolo" else {told: 1})
 
 
@@ -296,26 +296,26 @@ NAMES = "007 1:30 1.50 no 1e3 0x10 1_000 +1 null ~ Null True 2026-13-45 .inf ÉC
 
 @keeping("names")
 @pytest.mark.parametrize("category", NAMES)
-def test_names_of_classes_stay_as_written(tmp_path, way, category):
+def test_class_names_stay_as_written(tmp_path, way, category):
     scene = Scene(category=category)
     check_object(opened(tmp_path, way, scene), scene)
 
 
 @pytest.mark.parametrize("name", ["1.50", "1e3", "7", "1.0", "-0"])
 @pytest.mark.parametrize("way", ["coco", "lvis"])
-def test_names_that_are_numbers_in_json_stay_as_written(tmp_path, way, name):
+def test_numeric_names_in_json_stay_as_written(tmp_path, way, name):
     path = WRITERS[way](tmp_path, Scene())
     path.write_text(path.read_text().replace('"oak"', name))
     assert open_dataset(path).names == (name,)
 
 
-def test_names_of_yaml_lists_stay_as_written(tmp_path):
+def test_names_in_yaml_lists_stay_as_written(tmp_path):
     path = write_yolo(tmp_path, Scene())
     path.write_text("{train: images/train, val: ~, test: null, nc: 4, names: [007, 1:30, no, =]}")
     assert open_dataset(path).names == ("007", "1:30", "no", "=")
 
 
-def test_folders_of_yaml_stay_as_written(tmp_path):
+def test_folders_in_yaml_stay_as_written(tmp_path):
     put_image(tmp_path / "1_0/007/a.png")
     put(tmp_path / "1_0/007/a.txt", label(Scene()))
     path = put(tmp_path / "data.yaml", "path: 1_0\ntrain: 007\nnames: [oak]\n")
@@ -324,14 +324,14 @@ def test_folders_of_yaml_stay_as_written(tmp_path):
 
 @pytest.mark.parametrize("names", ["007", "1.50", "0x10", "1.50,7", "1e3,no"])
 @pytest.mark.parametrize("way", ["voc", "label-studio"])
-def test_names_of_options_stay_as_written(tmp_path, way, names):
+def test_names_in_options_stay_as_written(tmp_path, way, names):
     category, *_ = names.split(",")
     spec = WRITERS[way](tmp_path, Scene(category=category))
     assert open_dataset(f"{way}:{spec}?names={names}").names == tuple(names.split(","))
     assert open_dataset(f"{way}:{spec}?names=['{category}','b']").names == (category, "b")
 
 
-def test_splits_and_folders_of_options_stay_as_written(tmp_path):
+def test_splits_and_folders_in_options_stay_as_written(tmp_path):
     write_voc(tmp_path / "voc", Scene())
     (tmp_path / "voc/ImageSets/Main/trainval.txt").rename(tmp_path / "voc/ImageSets/Main/1_0.txt")
     assert len(open_dataset(f"{tmp_path}/voc?split=1_0")) == 1
@@ -341,7 +341,7 @@ def test_splits_and_folders_of_options_stay_as_written(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
-def test_names_of_class_maps_stay_as_written(tmp_path, suffix):
+def test_names_in_class_maps_stay_as_written(tmp_path, suffix):
     text = '{"a": 1.50, "b": 7}' if suffix == "json" else "{a: 1.50, b: 7}"
     assert read_class_map(str(put(tmp_path / f"m.{suffix}", text))) == {"a": "1.50", "b": "7"}
     path = put(tmp_path / "m.yml", "007: 1:30\nno: 0x10\nnull: ~\n")
@@ -349,27 +349,27 @@ def test_names_of_class_maps_stay_as_written(tmp_path, suffix):
 
 
 @keeping("crowd")
-def test_crowds_are_no_targets_and_stay_in_the_truth(tmp_path, way):
+def test_crowds_are_in_ground_truth_but_not_in_targets(tmp_path, way):
     dataset = opened(tmp_path, way, Scene(is_crowd=True, category="dog"))
     assert len(dataset[0][1]["boxes"]) == 0
     assert [a["iscrowd"] for a in dataset.ground_truth()["annotations"]] == [1]
 
 
 @keeping("ids")
-def test_ids_that_are_whole_floats_are_integers(tmp_path, way):
+def test_whole_float_ids_become_integers(tmp_path, way):
     truths = [
         opened(tmp_path / number.__name__, way, Scene(number=number)).ground_truth()
         for number in (int, float)
     ]
     for annotation in (a for truth in truths for a in truth["annotations"]):
         annotation.pop("where", None)
-    # 7 == 7.0, but not as text.
+    # 7 == 7.0, but their JSON differs.
     assert json.dumps(truths[0], sort_keys=True) == json.dumps(truths[1], sort_keys=True)
     assert len(truths[0]["annotations"]) == 1
 
 
 @pytest.mark.parametrize("id", [7.5, float("nan"), float("inf"), -1e300])
-def test_other_floats_are_no_ids(tmp_path, id):
+def test_other_float_ids_are_rejected(tmp_path, id):
     path = write_coco(tmp_path, Scene())
     data = json.loads(path.read_text())
     data["annotations"][0]["image_id"] = id
@@ -382,7 +382,7 @@ def test_other_floats_are_no_ids(tmp_path, id):
 
 @keeping("sides")
 @pytest.mark.parametrize(("width", "message"), [(-3, "negative width or height"), (0, "zero area")])
-def test_negative_width_is_not_called_zero_area(tmp_path, way, width, message):
+def test_negative_width_and_zero_area_are_distinguished(tmp_path, way, width, message):
     scene = Scene(width=width)
     with pytest.raises(AnnotationError, match=f"1 broken .*{message}: bbox .*{width}"):
         opened(tmp_path, way, scene)
@@ -390,13 +390,13 @@ def test_negative_width_is_not_called_zero_area(tmp_path, way, width, message):
 
 
 @keeping("empty")
-def test_image_without_objects_stays(tmp_path, way):
+def test_image_without_objects_is_kept(tmp_path, way):
     dataset = opened(tmp_path, way, Scene(has_object=False))
     assert len(dataset) == 1 and len(dataset[0][1]["boxes"]) == 0
 
 
 @keeping("empty")
-def test_empty_annotation_file_is_named(tmp_path, way):
+def test_empty_annotation_file_is_named_in_the_error(tmp_path, way):
     place = Path(str(WRITERS[way](tmp_path, Scene())))
     inside = {"voc": "Annotations/a.xml", "yolo list": "obj.names"}
     file = place / inside.get(way, "")

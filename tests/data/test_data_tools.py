@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Data sets as CVAT and Label Studio write them, with the quirks they have."""
+"""Datasets as CVAT and Label Studio write them, with their quirks."""
 
 import codecs
 import json
@@ -29,7 +29,7 @@ def picture(path):
     return path
 
 
-# ---- names of files
+# ---- file names
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def picture(path):
         ("a.png", "s3://bucket/x/a.png"),
     ],
 )
-def test_names_that_tools_give(tmp_path, file, name):
+def test_mangled_file_names_find_their_files(tmp_path, file, name):
     picture(tmp_path / file)
     assert named_file(tmp_path, name) == file
 
@@ -58,13 +58,13 @@ def test_names_that_tools_give(tmp_path, file, name):
     "name",
     ["b/a.png", "1a2b3c4-a.png", "", "\0", "x" * 5000, "é/\0/é", "é" * 5000, "é" * 300, "a.png/"],
 )
-def test_names_of_no_file_stay(tmp_path, name):
+def test_names_without_a_file_stay_unchanged(tmp_path, name):
     picture(tmp_path / "a.png")
     assert named_file(tmp_path, name) == name
 
 
 @given(st.text(max_size=30))
-def test_any_name(tmp_path_factory, name):
+def test_any_name_in_a_missing_folder_stays_unchanged(tmp_path_factory, name):
     folder = tmp_path_factory.getbasetemp() / "none"
     assert named_file(folder, name) == name
 
@@ -74,7 +74,7 @@ def test_any_name(tmp_path_factory, name):
 
 @pytest.fixture
 def cvat(tmp_path):
-    """Writes annotations.xml with one image, whose shapes these are."""
+    """Writes annotations.xml with one image and the given shapes."""
 
     def write(shapes, folder="images/default", extra="", image='subset="default"'):
         picture(tmp_path / folder / "a.png")
@@ -93,7 +93,7 @@ BOX = '<box label="cat" xtl="1" ytl="2" xbr="11" ybr="7" occluded="0"/>'
 
 
 @pytest.mark.parametrize("folder", ["", "images", "images/default"])
-def test_cvat(cvat, folder):
+def test_cvat_boxes_and_polygons_are_read(cvat, folder):
     polygon = (
         '<polygon label="dog" points="3.5,5;9,5;9,12"><attribute name="x">1</attribute></polygon>'
     )
@@ -106,12 +106,12 @@ def test_cvat(cvat, folder):
         assert target["boxes"].tolist() == [[1, 2, 11, 7], [3.5, 5, 9, 12]]
 
 
-def test_turned_boxes_of_cvat(cvat):
+def test_rotated_cvat_boxes_become_enclosing_boxes(cvat):
     turned = BOX.replace("<box", '<box rotation="90"')
     assert CvatDetection(cvat(turned))[0][1]["boxes"].tolist() == [[3.5, 0, 8.5, 9.5]]
 
 
-def test_masks_of_cvat(cvat):
+def test_cvat_masks_are_decoded(cvat):
     mask = '<mask label="cat" rle="1,2,1,2" left="5" top="6" width="3" height="2"/>'
     dataset = CvatDetection(cvat(mask), masks=True)
     expected = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
@@ -136,7 +136,7 @@ def test_masks_of_cvat(cvat):
         ('<mask label="cat" rle="-1,7" left="0" top="0" width="3" height="2"/>', "add up to 6"),
     ],
 )
-def test_broken_shapes_of_cvat(cvat, shape, message):
+def test_broken_cvat_shape_is_reported_or_skipped(cvat, shape, message):
     root = cvat(shape + BOX)
     with pytest.raises(AnnotationError, match=message):
         CvatDetection(root)
@@ -144,7 +144,7 @@ def test_broken_shapes_of_cvat(cvat, shape, message):
     assert dataset.skipped.total() == 1 and len(dataset[0][1]["boxes"]) == 1
 
 
-def test_a_label_of_cvat_without_a_name(cvat):
+def test_cvat_label_without_a_name_raises(cvat):
     path = cvat(BOX) / "annotations.xml"
     path.write_text(path.read_text().replace("<name>dog</name>", "<name/>"))
     with pytest.raises(AnnotationError, match="category 1: expected a name, .* got ''"):
@@ -154,7 +154,7 @@ def test_a_label_of_cvat_without_a_name(cvat):
 @pytest.mark.parametrize(
     ("width", "height"), [("9" * 5000, HEIGHT), (10**9, 10**9), ("x", HEIGHT), (WIDTH, "-1")]
 )
-def test_masks_of_images_without_a_sound_size(tmp_path, width, height):
+def test_cvat_mask_requires_a_valid_image_size(tmp_path, width, height):
     picture(tmp_path / "a.png")
     mask = '<mask label="cat" rle="1,2,1,2" left="5" top="6" width="3" height="2"/>'
     (tmp_path / "annotations.xml").write_text(
@@ -165,7 +165,7 @@ def test_masks_of_images_without_a_sound_size(tmp_path, width, height):
         CvatDetection(tmp_path)
 
 
-def test_files_that_are_not_cvats(cvat, tmp_path):
+def test_invalid_cvat_file_raises(cvat, tmp_path):
     track = '<track id="0" label="cat"><box frame="0" xtl="1" ytl="1" xbr="2" ybr="2"/></track>'
     with pytest.raises(AnnotationError, match="track 0: track of a video"):
         CvatDetection(cvat(BOX, extra=track))
@@ -205,7 +205,7 @@ def studio(tmp_path):
     return write
 
 
-def test_label_studio(studio):
+def test_label_studio_rectangles_and_polygons_are_read(studio):
     points = [[0, 0], [50, 0], [50, 100]]
     path = studio(task(region(), region("polygonlabels", points=points, polygonlabels=["ant"])))
     for spec in (path, f"label-studio:{path}"):
@@ -218,13 +218,13 @@ def test_label_studio(studio):
     assert open_dataset(f"{path}?names=cat,ant").names == ("cat", "ant")
 
 
-def test_turned_rectangles_of_label_studio(studio):
+def test_rotated_label_studio_rectangles_are_enclosed(studio):
     dataset = open_dataset(studio(task(region(rotation=90))))
-    # Turned clockwise about its upper left corner.
+    # Label Studio rotates clockwise around the upper left corner.
     assert dataset[0][1]["boxes"].tolist() == [[0, 6, 10, 26]]
 
 
-def test_which_annotation_of_a_task_counts(studio):
+def test_label_studio_task_uses_exactly_one_annotation(studio):
     two = task(region())
     two["annotations"] = [
         {"result": [region()], "was_cancelled": True},
@@ -254,7 +254,7 @@ def test_which_annotation_of_a_task_counts(studio):
         (7, "region of another kind: None"),
     ],
 )
-def test_broken_regions_of_label_studio(studio, broken, message):
+def test_broken_label_studio_region_is_reported_or_skipped(studio, broken, message):
     path = studio(task(region(), broken))
     with pytest.raises(AnnotationError, match=message):
         open_dataset(path)
@@ -273,12 +273,12 @@ def test_broken_regions_of_label_studio(studio, broken, message):
         ([task(region(), name="none.png")], "missing file"),
     ],
 )
-def test_files_that_are_not_label_studios(studio, tasks, message):
+def test_invalid_label_studio_file_raises(studio, tasks, message):
     with pytest.raises(AnnotationError, match=message):
         open_dataset(studio(*tasks))
 
 
-def test_coco_of_label_studio(tmp_path):
+def test_coco_export_of_label_studio_finds_its_images(tmp_path):
     picture(tmp_path / "images/a b.png")
     image = {"id": 0, "file_name": "images\\1a2b3c4d-a%20b.png", "width": WIDTH, "height": HEIGHT}
     data = {
@@ -290,7 +290,7 @@ def test_coco_of_label_studio(tmp_path):
     assert open_dataset(tmp_path).image_path(0) == tmp_path / "images/a b.png"
 
 
-def test_voc_of_label_studio(tmp_path):
+def test_voc_export_of_label_studio_opens(tmp_path):
     picture(tmp_path / "images/a.png")
     (tmp_path / "Annotations").mkdir()
     (tmp_path / "Annotations/a.xml").write_text(
@@ -302,7 +302,7 @@ def test_voc_of_label_studio(tmp_path):
 
 
 @given(st.floats(-1000, 1000), st.floats(0.1, 50), st.floats(0.1, 50))
-def test_turning_keeps_sides_and_corner(angle, width, height):
+def test_rotation_keeps_side_lengths_and_first_corner(angle, width, height):
     p = np.array(rotated_corners([3, 4, width, height], angle, (3, 4))).reshape(4, 2)
     assert p[0] == pytest.approx([3, 4])
     assert math.dist(p[0], p[1]) == pytest.approx(width, abs=1e-5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Data sets as YOLO's tools write them, with the quirks they have."""
+"""Datasets as YOLO tools write them, with their quirks."""
 
 import codecs
 import os
@@ -30,7 +30,7 @@ def yolo(tmp_path):
     return write
 
 
-def test_yolo_boxes_and_polygons(yolo):
+def test_yolo_boxes_and_polygons_are_read(yolo):
     root = yolo({"a": "1 0.5 0.5 0.5 0.2\n\n0 0 0 1 0 1 1 0 0.5\n", "b": "", "c": None})
     dataset = open_dataset(root)
     assert isinstance(dataset, YoloDetection) and dataset.names == ("cat", "dog")
@@ -41,7 +41,7 @@ def test_yolo_boxes_and_polygons(yolo):
     assert [len(dataset[i][1]["boxes"]) for i in (1, 2)] == [0, 0]
 
 
-def test_yolo_polygons_are_masks(yolo):
+def test_yolo_polygons_become_masks(yolo):
     root = yolo({"a": "0 0.25 0.2 0.75 0.2 0.75 0.6 0.25 0.6"})
     masks = YoloDetection(root, masks=True)[0][1]["masks"]
     expected = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
@@ -66,7 +66,7 @@ def test_yolo_polygons_are_masks(yolo):
         "0 0 0 1 0 1 1 0 0.5 1",
     ],
 )
-def test_broken_labels_of_yolo(yolo, line):
+def test_broken_yolo_label_is_reported_or_skipped(yolo, line):
     root = yolo({"a": f"0 0.5 0.5 0.5 0.5\n{line}\n"})
     with pytest.raises(AnnotationError, match=r"labels/train/a.txt, line 2: broken label"):
         YoloDetection(root)
@@ -75,12 +75,12 @@ def test_broken_labels_of_yolo(yolo, line):
 
 
 @pytest.mark.parametrize("label", ["2", "-1", "0.5", "1e9"])
-def test_unknown_classes_of_yolo(yolo, label):
+def test_unknown_yolo_class_raises(yolo, label):
     with pytest.raises(AnnotationError, match=r"a.txt, line 1: unknown category"):
         YoloDetection(yolo({"a": f"{label} 0.5 0.5 0.5 0.5"}))
 
 
-def test_broken_images_and_label_files_of_yolo(yolo):
+def test_broken_yolo_images_and_label_files_are_reported(yolo):
     root = yolo({"a": "0 0.5 0.5 1 1", "b": "0 0.5 0.5 1 1"})
     (root / "images/train/a.png").write_bytes(b"no image")
     (root / "labels/train/b.txt").write_bytes(b"\xff\xfe")
@@ -100,7 +100,7 @@ def test_broken_images_and_label_files_of_yolo(yolo):
         "nc: 2\nnames: [cat, dog]\n",
     ],
 )
-def test_places_of_yolos_images(yolo, yaml):
+def test_yolo_images_are_found_in_every_layout(yolo, yaml):
     root = yolo({"a": "1 0.5 0.5 1 1"}, yaml, bom=codecs.BOM_UTF8)
     (root / "list.txt").write_text("./images/train/a.png\n")
     for spec in (root, root / "data.yaml", f"yolo:{root}?split=train"):
@@ -133,19 +133,19 @@ def test_places_of_yolos_images(yolo, yaml):
         ("train: x\nnames: [!!timestamp cat]\n", "cannot read .a value is not what its tag says"),
     ],
 )
-def test_data_yaml_that_is_refused(yolo, yaml, message):
+def test_invalid_data_yaml_raises(yolo, yaml, message):
     with pytest.raises(AnnotationError, match=message):
         open_dataset(yolo({"a": "0 0.5 0.5 1 1"}, yaml))
 
 
-def test_a_split_of_yolo(yolo):
+def test_yolo_split_val_accepts_the_key_valid(yolo):
     root = yolo({"a": "0 0.5 0.5 1 1"}, "train: x\nvalid: images/train\nnames: [cat]\n")
     assert len(open_dataset(f"{root}?split=val")) == 1
     with pytest.raises(AnnotationError, match="split: expected train, val, test, got 'minival'"):
         open_dataset(f"{root}?split=minival")
 
 
-def test_yolo_of_label_studio(tmp_path):
+def test_yolo_export_of_label_studio_opens(tmp_path):
     picture(tmp_path / "images/1a2b3c4d-a.png")
     for name, text in (("classes.txt", "cat\ndog\n"), ("labels/1a2b3c4d-a.txt", "1 .5 .5 1 1")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -155,7 +155,7 @@ def test_yolo_of_label_studio(tmp_path):
     assert dataset.names == ("cat", "dog") and dataset[0][1]["labels"].tolist() == [2]
 
 
-def test_yolo_of_cvat(tmp_path):
+def test_yolo_export_of_cvat_opens(tmp_path):
     picture(tmp_path / "obj_train_data/a b.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
     (tmp_path / "obj.names").write_text("cat\ndog\n")
     (tmp_path / "obj.data").write_text("classes = 2\n")
@@ -167,7 +167,7 @@ def test_yolo_of_cvat(tmp_path):
         open_dataset(tmp_path)
 
 
-def test_labels_beside_images_below_a_folder_called_images(tmp_path):
+def test_labels_next_to_images_are_found_below_an_images_folder(tmp_path):
     root = tmp_path / "images" / "mine"
     picture(root / "photos/a.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
     (root / "data.yaml").write_text("{train: photos, names: [cat]}")
@@ -175,7 +175,7 @@ def test_labels_beside_images_below_a_folder_called_images(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["b.gif", "b.JP2", "b.tga", "b.ppm", "b.Jpe", "b.pcx"])
-def test_images_of_every_format_are_taken(yolo, name):
+def test_yolo_images_may_have_any_supported_format(yolo, name):
     root = yolo({"a": "0 0.5 0.5 1 1"})
     picture(root / "images/train" / name)
     (root / "labels/train/b.txt").write_text("1 0.5 0.5 1 1")
@@ -183,7 +183,7 @@ def test_images_of_every_format_are_taken(yolo, name):
     assert [target["labels"].tolist() for _, target in dataset] == [[1], [2]]
 
 
-def test_labels_without_an_image_are_told(yolo):
+def test_yolo_labels_without_an_image_are_reported(yolo):
     root = yolo({"a": "0 0.5 0.5 1 1"})
     for name in ("labels/train/b.txt", "labels/train/deep/a.txt", "images/train/c.txt"):
         (root / name).parent.mkdir(exist_ok=True)
@@ -192,14 +192,14 @@ def test_labels_without_an_image_are_told(yolo):
         open_dataset(root)
     dataset = open_dataset(root, on_error="skip")
     assert len(dataset) == 1 and dataset.skipped == {"label file without an image": 3}
-    # Of the split's folder alone; a list of images leaves some out on purpose.
+    # This holds only for a folder: a list may omit images on purpose.
     (root / "list.txt").write_text("images/train/a.png\n")
     (root / "data.yaml").write_text("{train: list.txt, names: [cat, dog]}")
     assert len(open_dataset(root)) == 1
 
 
 @pytest.mark.parametrize("folder", ["images/train", "labels/train"])
-def test_other_texts_beside_labels(yolo, folder):
+def test_other_text_files_next_to_labels_are_ignored(yolo, folder):
     root = yolo({"a": "0 0.5 0.5 1 1"})
     texts = {"classes": "1\n2\n", "notes": "5 trees 1 2 3", "train": "images/a.png", "empty": ""}
     for name, text in texts.items():
@@ -210,14 +210,14 @@ def test_other_texts_beside_labels(yolo, folder):
 
 
 @pytest.mark.parametrize("name", ["Data.YAML", "data.Yml"])
-def test_the_case_of_a_suffix_does_not_matter(yolo, name):
+def test_yaml_suffix_may_have_any_case(yolo, name):
     root = yolo({"a": "1 0.5 0.5 1 1"})
     (root / "data.yaml").rename(root / name)
     assert open_dataset(root / name).names == ("cat", "dog")
 
 
-def test_what_is_no_list_is_not_told(yolo):
-    """data.yaml of a stranger may name any file."""
+def test_errors_hide_the_content_of_files_that_are_no_list(yolo):
+    """An untrusted data.yaml may name any file."""
     secret = "root:x:0:0:secret"
     root = yolo({"a": "0 0.5 0.5 1 1"}, "train: list.txt\nnames: [cat]\n")
     (root / "list.txt").write_text(f"{secret}\n/{secret}\n")
@@ -232,7 +232,7 @@ def test_what_is_no_list_is_not_told(yolo):
     assert len(open_dataset(root, on_error="skip")) == 1
 
 
-def test_lists_and_folders_have_an_end(yolo, monkeypatch):
+def test_lists_and_folders_have_size_limits(yolo, monkeypatch):
     root = yolo({"a": "0 0.5 0.5 1 1"}, "train: pipe\nnames: [cat]\n")
     os.mkfifo(root / "pipe")
     (root / "zero").symlink_to("/dev/zero")
@@ -249,7 +249,7 @@ def test_lists_and_folders_have_an_end(yolo, monkeypatch):
         open_dataset(root)
 
 
-def test_pipes_among_the_files(yolo, tmp_path):
+def test_pipes_among_the_files_are_reported(yolo, tmp_path):
     root = yolo({"a": "0 0.5 0.5 1 1"})
     os.mkfifo(root / "images/train/b.png")
     with pytest.raises(AnnotationError, match="1 broken .*b.png: not a regular file"):

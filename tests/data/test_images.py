@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Image files of every mode, read as their values mean them."""
+"""Loading of images of every mode and format, with the right values."""
 
 import json
 import os
@@ -33,7 +33,7 @@ from detops.data.image import FORMATS, LargeImageError
 from detops.data.problems import image_file_report
 from detops.engine import Detector
 
-# Every eighth of the range, and its ends.
+# Multiples of an eighth of the range, including both ends.
 SHARES = np.array([[0, 1, 2, 3], [4, 5, 6, 8]]) / 8
 GREY = torch.from_numpy((SHARES * 255).round().astype(np.uint8)).expand(3, -1, -1)
 
@@ -47,11 +47,11 @@ def wide(most=65535, dtype=np.uint16):
     return (SHARES * most).round().astype(dtype)
 
 
-def test_png_of_16_bits(tmp_path):
+def test_16_bit_png_is_rounded_to_8_bits(tmp_path):
     Image.fromarray(wide()).save(tmp_path / "a.png")
     assert Image.open(tmp_path / "a.png").mode == "I;16"
     assert near(load_image(tmp_path / "a.png"), GREY)
-    # All of the 16 bits count: the nearest of 256 values, not the high byte.
+    # All 16 bits count: a value rounds to the nearest of 256, not down to its high byte.
     Image.fromarray(np.array([[128, 129, 65407, 65406]], np.uint16)).save(tmp_path / "b.png")
     assert load_image(tmp_path / "b.png")[0].tolist() == [[0, 1, 255, 254]]
 
@@ -72,7 +72,7 @@ def test_png_of_16_bits(tmp_path):
         (np.stack([wide()] * 4, -1), {"photometric": "rgb", "extrasamples": ["unassalpha"]}),
     ],
 )
-def test_tiff(tmp_path, values, options, byteorder, compression):
+def test_tiff_values_are_scaled_to_8_bits(tmp_path, values, options, byteorder, compression):
     tifffile.imwrite(
         tmp_path / "a.tif", values, byteorder=byteorder, compression=compression, **options
     )
@@ -85,12 +85,12 @@ def test_tiff(tmp_path, values, options, byteorder, compression):
             load_image(tmp_path / "a.tif")
         return
     expected = 255 - GREY if options.get("photometric") == "miniswhite" else GREY
-    # Of colours of 16 bits Pillow gives the high byte.
+    # Pillow returns the high byte of 16-bit colours.
     assert near(load_image(tmp_path / "a.tif"), expected, 1 if values.ndim == 3 else 0)
 
 
-def test_tiff_of_12_bits(tmp_path):
-    # Two values in three bytes, rows from a byte's beginning; written by hand, tag by tag.
+def test_12_bit_tiff_is_scaled_to_8_bits(tmp_path):
+    # Two values take three bytes, and each row starts a byte; written by hand, tag by tag.
     samples = bytes([0x00, 0x0F, 0xFF, 0x80, 0x00, 0x00])
     tags = [(256, 4, 2), (257, 4, 2), (258, 3, 12), (259, 3, 1), (262, 3, 1), (277, 3, 1)]
     tags += [(273, 4, 8), (278, 4, 2), (279, 4, len(samples))]
@@ -121,7 +121,7 @@ def test_tiff_of_12_bits(tmp_path):
         (np.zeros((2, 2), np.float64), r"a\.tif: not a readable image"),
     ],
 )
-def test_what_has_no_one_meaning_is_refused(tmp_path, values, message):
+def test_ambiguous_tiff_values_are_rejected(tmp_path, values, message):
     tifffile.imwrite(tmp_path / "a.tif", values)
     with pytest.raises(ImageError, match=message):
         load_image(tmp_path / "a.tif")
@@ -132,19 +132,19 @@ def test_what_has_no_one_meaning_is_refused(tmp_path, values, message):
         CocoDetection(tmp_path / "data.json")
 
 
-def test_rounding_of_floats_is_no_reason_to_refuse(tmp_path):
+def test_floats_slightly_out_of_range_are_accepted(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", np.array([[-0.001, 1.0015]], np.float32))
     assert load_image(tmp_path / "a.tif")[0].tolist() == [[0, 255]]
 
 
 @pytest.mark.parametrize("mode", ["La", "RGBa", "LAB", "HSV"])
-def test_modes_that_are_not_read(mode):
+def test_unsupported_modes_raise(mode):
     with pytest.raises(ImageError, match=f"image: mode {mode} is not read; expected 1, L, "):
         load_image(Image.new(mode, (3, 2)))
 
 
 def pictures():
-    """Files of every other mode, and what they show."""
+    """Returns images of every other mode with their expected pixels, by file name."""
     generator = np.random.default_rng(0)
     colours = generator.integers(0, 256, (6, 9, 3), dtype=np.uint8)
     shown = torch.from_numpy(colours).permute(2, 0, 1)
@@ -178,14 +178,14 @@ def pictures():
 
 
 @pytest.mark.parametrize("name", pictures())
-def test_modes(tmp_path, name):
+def test_every_other_mode_is_converted_to_rgb(tmp_path, name):
     picture, shown = pictures()[name]
     picture.save(tmp_path / name)
     assert torch.equal(load_image(tmp_path / name), shown)
     assert torch.equal(load_image(picture), shown)
 
 
-def test_jpeg_of_inks(tmp_path):
+def test_cmyk_jpeg_is_converted_to_rgb(tmp_path):
     colours = Image.new("RGB", (16, 16), (200, 40, 90))
     colours.convert("CMYK").save(tmp_path / "a.jpg", quality=100)
     expected = torch.tensor([200, 40, 90], dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16)
@@ -193,7 +193,7 @@ def test_jpeg_of_inks(tmp_path):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_are_turned_upright(tmp_path, orientation):
+def test_images_are_rotated_upright(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     for values in (wide(255, np.uint8), wide()):
@@ -205,7 +205,7 @@ def test_images_are_turned_upright(tmp_path, orientation):
 
 
 @pytest.mark.parametrize("order", ["=", "<", ">"])
-def test_arrays_and_tensors_of_16_bits(order):
+def test_uint16_and_float_arrays_are_scaled_to_8_bits(order):
     values = wide().astype(np.dtype(np.uint16).newbyteorder(order))
     assert torch.equal(load_image(values), GREY)
     assert torch.equal(load_image(np.stack([values] * 4, -1)), GREY)
@@ -226,12 +226,12 @@ def test_arrays_and_tensors_of_16_bits(order):
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "I", "I;16", "F"])
 @pytest.mark.parametrize("size", [(0, 5), (5, 0)])
-def test_images_without_pixels_are_refused(mode, size):
+def test_images_without_pixels_raise(mode, size):
     with pytest.raises(ImageError, match=f"^image: no pixels in {size[0]} x {size[1]}$"):
         load_image(Image.new(mode, size))
 
 
-def test_images_that_were_opened_elsewhere_may_be_damaged(tmp_path):
+def test_damaged_or_closed_pillow_image_raises(tmp_path):
     Image.fromarray(wide()).save(tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
     closed = Image.open(BytesIO(content))
@@ -241,7 +241,7 @@ def test_images_that_were_opened_elsewhere_may_be_damaged(tmp_path):
             load_image(image)
 
 
-def test_names_that_the_system_refuses():
+def test_invalid_file_names_raise_image_error():
     with pytest.raises(ImageError, match=r"^(abc)+: not a readable image \(.*too long"):
         load_image("abc" * 1000)
     with pytest.raises(ImageError, match="no such image file"):
@@ -255,7 +255,7 @@ def test_names_that_the_system_refuses():
     ),
     booleans(),
 )
-def test_an_array_is_an_image_or_refused(array, turned):
+def test_any_array_is_an_image_or_raises(array, turned):
     try:
         image = load_image(array.T if turned else array)
     except ImageError as error:
@@ -265,7 +265,7 @@ def test_an_array_is_an_image_or_refused(array, turned):
         assert image.dim() == 3 and len(image) == 3 and image.numel() > 0
 
 
-def test_tensors_of_other_layouts_are_refused():
+def test_tensors_of_other_layouts_raise():
     image = torch.zeros(3, 4, 5)
     for other, kind in (
         (image.to_sparse(), "torch.sparse_coo"),
@@ -276,12 +276,12 @@ def test_tensors_of_other_layouts_are_refused():
             load_image(other)
 
 
-def test_an_image_that_requires_a_gradient_is_read_without_a_warning(recwarn):
+def test_image_with_requires_grad_loads_without_a_warning(recwarn):
     assert torch.equal(load_image(torch.from_numpy(SHARES)[None].requires_grad_()), GREY)
     assert not recwarn.list
 
 
-def test_the_limit_of_pixels_is_our_own(tmp_path, monkeypatch):
+def test_pixel_limit_is_independent_of_pillow(tmp_path, monkeypatch):
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(Image.DecompressionBombError):
@@ -289,7 +289,7 @@ def test_the_limit_of_pixels_is_our_own(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load_image(tmp_path / "a.png").shape == (3, 30, 40)
-    for limit in (599, 1199):  # Pillow warns of what is over its limit, and refuses twice as much
+    for limit in (599, 1199):  # Pillow warns above its limit, and raises above twice the limit
         monkeypatch.setattr(image_module, "MAX_PIXELS", limit)
         with (
             warnings.catch_warnings(),
@@ -300,7 +300,7 @@ def test_the_limit_of_pixels_is_our_own(tmp_path, monkeypatch):
     assert Image.MAX_IMAGE_PIXELS == 100
 
 
-def test_several_threads_leave_pillows_limit_as_it_was(tmp_path):
+def test_threads_leave_the_pillow_pixel_limit_unchanged(tmp_path):
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
     before = Image.MAX_IMAGE_PIXELS
     threads = [
@@ -315,7 +315,7 @@ def test_several_threads_leave_pillows_limit_as_it_was(tmp_path):
 
 
 class Recorder(torch.nn.Module):
-    """Keeps the images it is called with, and finds nothing."""
+    """Stores the images of each call, and returns no detections."""
 
     def __init__(self):
         super().__init__()
@@ -328,7 +328,7 @@ class Recorder(torch.nn.Module):
 
 
 @pytest.mark.parametrize("size", [(40, 50), (130, 70)])
-def test_a_tiled_image_becomes_floats_a_tile_at_a_time(size, monkeypatch):
+def test_tiled_image_is_converted_to_float_tile_by_tile(size, monkeypatch):
     image = torch.randint(256, (3, *size), dtype=torch.uint8)
     seen, to_float = [], torch.Tensor.float
     monkeypatch.setattr(
@@ -346,7 +346,7 @@ def test_a_tiled_image_becomes_floats_a_tile_at_a_time(size, monkeypatch):
         assert torch.allclose(first[:, -1, -1], filling)
 
 
-def test_a_file_s_content_is_read_as_the_file(tmp_path):
+def test_bytes_load_like_the_file_they_come_from(tmp_path):
     Image.fromarray(wide()).save(tmp_path / "a.png")
     assert torch.equal(
         load_image((tmp_path / "a.png").read_bytes()), load_image(tmp_path / "a.png")
@@ -358,7 +358,7 @@ def test_a_file_s_content_is_read_as_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", contents.other_pictures())
-def test_no_file_is_handed_to_a_program(tmp_path, monkeypatch, content):
+def test_loading_never_starts_a_process(tmp_path, monkeypatch, content):
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process is started"))
     path = tmp_path / "photo.png"
     path.write_bytes(content)
@@ -374,14 +374,14 @@ def test_each_format_is_read(kind):
     assert load_image(content).shape == (3, 12, 16)
 
 
-def test_a_pipe_and_a_device_are_refused(tmp_path):
+def test_pipes_and_devices_raise(tmp_path):
     os.mkfifo(tmp_path / "a.png")
     for path in (tmp_path / "a.png", Path("/dev/zero")):
         with pytest.raises(ImageError, match=f"^{path}: not a regular file$"):
             load_image(path)
 
 
-def test_limits_of_pixels_and_formats(tmp_path):
+def test_max_pixels_and_formats_limit_the_input(tmp_path):
     path = tmp_path / "a.png"
     Image.fromarray(wide()).save(path)
     for source in (path, path.read_bytes()):
@@ -392,7 +392,7 @@ def test_limits_of_pixels_and_formats(tmp_path):
             load_image(source, formats=["JPEG", "GIF"])
 
 
-def test_missing_memory_is_no_fault_of_the_file(tmp_path, monkeypatch):
+def test_lack_of_memory_raises_memory_error(tmp_path, monkeypatch):
     Image.fromarray(wide()).save(tmp_path / "a.png")
 
     def load(self):
@@ -404,7 +404,7 @@ def test_missing_memory_is_no_fault_of_the_file(tmp_path, monkeypatch):
             load_image(source)
 
 
-def test_a_damaged_file_takes_no_memory_for_what_it_has_not(tmp_path):
+def test_false_png_chunk_length_allocates_little_memory(tmp_path):
     path = tmp_path / "a.png"
     Image.new("L", (40, 30)).save(path)
     content = bytearray(path.read_bytes())
@@ -417,7 +417,7 @@ def test_a_damaged_file_takes_no_memory_for_what_it_has_not(tmp_path):
     tracemalloc.stop()
 
 
-# A process of its own, which cuts files while they are decoded.
+# A separate process, which truncates files while they are decoded.
 CUT = """
 import os, sys, threading, time
 from detops.data import ImageError, load_image
@@ -440,7 +440,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_files_may_get_shorter_while_they_are_read(tmp_path):
+def test_truncation_during_decoding_does_not_crash(tmp_path):
     values = np.random.default_rng(0).integers(0, 64, (1500, 1500, 3), dtype=np.uint8)
     paths = [tmp_path / name for name in ("a.bmp", "a.ppm", "a.png", "raw.tif", "lzw.tif")]
     for path in paths:

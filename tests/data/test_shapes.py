@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Generated shapes, and pictures of masks."""
+"""Generated shapes, and drawing of masks."""
 
 import math
 import pickle
@@ -23,7 +23,7 @@ def equal(first, second):
     return torch.equal(image, image2) and same
 
 
-def test_item():
+def test_shapes_item_has_consistent_boxes_and_masks():
     dataset = Shapes(length=8, size=(48, 80))
     for index in range(8):
         image, target = dataset[index]
@@ -31,7 +31,7 @@ def test_item():
         masks, labels = target["masks"], target["labels"]
         assert masks.dtype == torch.uint8 and masks.shape == (len(labels), 48, 80)
         assert labels.dtype == torch.int64 and 1 <= labels.min() and labels.max() <= len(CLASSES)
-        assert masks.sum(dim=0).max() <= 1  # each pixel is of the shape in front
+        assert masks.sum(dim=0).max() <= 1  # each pixel belongs to the front shape
         for mask, box in zip(masks, target["boxes"], strict=True):
             rows, columns = mask.nonzero().unbind(1)
             around = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
@@ -39,7 +39,7 @@ def test_item():
     assert "masks" not in Shapes(length=1, size=48, masks=False)[0][1]
 
 
-def test_items_depend_on_index_and_seed_alone():
+def test_items_depend_only_on_index_and_seed():
     dataset = Shapes(length=5, size=40)
     backwards = [Shapes(length=9, size=40)[index] for index in (4, 3, 2, 1, 0)][::-1]
     assert all(map(equal, (dataset[i] for i in range(5)), backwards))
@@ -64,14 +64,14 @@ def test_splits_share_no_photograph():
 
 
 @pytest.mark.parametrize("size", [16, (17, 90), (300, 20)])
-def test_any_size(size):
+def test_shapes_support_any_image_size(size):
     dataset = Shapes(length=6, size=size, objects=12)
     for image, target in (dataset[index] for index in range(6)):
         assert image.shape[1:] == target["masks"].shape[1:] == dataset.size
         assert (target["masks"].sum(dim=(1, 2)) > 0).all()
 
 
-def test_shapes_have_their_areas():
+def test_each_shape_has_its_geometric_area():
     ticks = np.linspace(-1.5, 1.5, 1201)
     u, v = np.meshgrid(ticks, ticks)
     thickness = 0.3
@@ -89,7 +89,7 @@ def test_shapes_have_their_areas():
 
 
 def test_shapes_are_visible_occluded_and_cut_off():
-    """All three happen, and enough is left of every shape for it to be found."""
+    """All three occur, and every shape keeps enough pixels to be found."""
     touching = overlapping = 0
     for image, target in (Shapes(length=40, size=64)[index] for index in range(40)):
         height, width = image.shape[1:]
@@ -100,12 +100,12 @@ def test_shapes_are_visible_occluded_and_cut_off():
             others = target["masks"][torch.arange(len(boxes)) != i].sum(dim=0)
             a, b, c, d = boxes[i].int().tolist()
             overlapping += int(others[b:d, a:c].sum() > 0.2 * mask.sum())
-            # The smallest shape there is, a thin ring, and of that the least share.
+            # The least visible share of the smallest shape, a thin ring.
             assert mask.sum() >= MIN_VISIBLE * 30
     assert touching > 10 and overlapping > 10
 
 
-def test_ground_truth_is_what_items_say():
+def test_ground_truth_equals_the_item_targets():
     dataset = Shapes(length=3, size=48)
     truth = dataset.ground_truth()
     assert [c["name"] for c in truth["categories"]] == list(CLASSES) == list(dataset.names)
@@ -118,7 +118,7 @@ def test_ground_truth_is_what_items_say():
 
 
 @pytest.mark.slow
-def test_export_is_read_back_the_same(tmp_path):
+def test_shapes_export_is_read_back_unchanged(tmp_path):
     dataset = Shapes("test", 3, (40, 56), seed=7)
     path = export(tmp_path / "shapes", "test", 3, (40, 56), seed=7)
     again = CocoDetection(path, masks=True)
@@ -127,7 +127,7 @@ def test_export_is_read_back_the_same(tmp_path):
     assert export_coco(dataset, tmp_path / "other").read_text() == path.read_text()
 
 
-def test_without_scikit_image(monkeypatch):
+def test_missing_scikit_image_is_reported(monkeypatch):
     from detops.data import shapes
 
     monkeypatch.setitem(__import__("sys").modules, "skimage", None)
@@ -136,7 +136,7 @@ def test_without_scikit_image(monkeypatch):
         Shapes(length=1, size=40)
 
 
-def test_picture_of_masks():
+def test_masks_are_drawn_over_the_image():
     image = torch.full((3, 60, 80), 90, dtype=torch.uint8)
     masks = torch.zeros(3, 60, 80, dtype=torch.bool)
     masks[0, 14:36, 14:36] = True
@@ -185,13 +185,13 @@ for slack in range(0, 6 << 20, 3 << 14):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
-def test_memory_that_is_not_there_is_an_error():
+def test_drawing_without_memory_raises_memory_error():
     command = [sys.executable, "-c", DRAW]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert {*result.stdout.split()} == {"0", "1"}, result.stdout + result.stderr
 
 
-def test_numpys_settings_stay():
+def test_drawing_leaves_the_numpy_buffer_size_unchanged():
     before = np.getbufsize()
     draw_scene(np.random.default_rng(0), "train", (48, 48), 1)
     assert np.getbufsize() == before

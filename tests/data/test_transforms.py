@@ -56,21 +56,21 @@ def test_augmentation_keeps_boxes_on_their_objects(seed):
         assert target["boxes"][0].tolist() == bright_region(image)
 
 
-def test_augmentation_of_images_without_boxes():
+def test_augmentation_accepts_images_without_boxes():
     image = torch.zeros(3, 10, 12, dtype=torch.uint8)
     target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
     image, target = TrainTransform(settings())(image, target)
     assert target["boxes"].shape == (0, 4) and image.shape[0] == 3
 
 
-def test_whole_image_without_cropping():
+def test_image_keeps_its_size_without_cropping():
     image, target = picture_of([3, 4, 9, 8])
     out, _ = TrainTransform(settings(CROP_MAX=0, ROTATE90=False))(image, target)
     assert out.shape == image.shape
 
 
 @pytest.mark.parametrize(("visible", "kept"), [(0.49, 1), (0.51, 0)])
-def test_share_that_must_stay_visible(visible, kept):
+def test_crop_drops_boxes_below_the_visible_share(visible, kept):
     _, target = picture_of([10, 10, 20, 20])
     result = crop_target(target, (15, 0, 40, 40), visible)
     assert len(result["boxes"]) == len(result["labels"]) == kept
@@ -78,7 +78,7 @@ def test_share_that_must_stay_visible(visible, kept):
         assert result["boxes"].tolist() == [[0, 10, 5, 20]]
 
 
-def test_crop_sides():
+def test_crop_sides_are_within_the_limits():
     torch.manual_seed(0)
     image, target = picture_of([10, 10, 20, 20])
     crop = RandomSquareCrop(12, 16)
@@ -89,7 +89,7 @@ def test_crop_sides():
         RandomSquareCrop(6, 5)
 
 
-def test_four_quarter_turns():
+def test_random_rotation_covers_all_quarter_turns():
     image, target = picture_of([10, 12, 20, 30])
     seen = set()
     for seed in range(20):
@@ -101,7 +101,7 @@ def test_four_quarter_turns():
 
 
 def object_picture(height=50, width=70):
-    """An L-shaped object with a mask and a point on its corner; the image is its mask."""
+    """Returns an L-shaped object with mask and keypoints; the image shows its mask."""
     mask = torch.zeros(1, height, width, dtype=torch.uint8)
     mask[:, 18:40, 30:36] = 1
     mask[:, 34:40, 30:52] = 1
@@ -117,7 +117,7 @@ def object_picture(height=50, width=70):
 
 
 def check_together(image, target, box_of_mask=True):
-    """The mask is the image; the box is the mask's; marked points are on the mask."""
+    """Checks that the mask equals the image, and that box and keypoints fit the mask."""
     mask = target["masks"][0]
     assert torch.equal(mask > 0, image[0] > 0.5 * image.max())
     rows, columns = mask.nonzero().unbind(1)
@@ -128,7 +128,7 @@ def check_together(image, target, box_of_mask=True):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_masks_boxes_and_points_move_together(seed):
+def test_masks_boxes_and_keypoints_move_together(seed):
     torch.manual_seed(seed)
     transform = TrainTransform(settings(BRIGHTNESS=0.0, SATURATION=0.0, HUE=0.0))
     image, target = transform(*object_picture())
@@ -150,7 +150,7 @@ def test_masks_boxes_and_points_move_together(seed):
         RandomSquareCrop(70, 70),
     ],
 )
-def test_each_transform_alone(transform):
+def test_each_transform_keeps_targets_on_the_object(transform):
     image, target = object_picture()
     before = {key: value.clone() for key, value in target.items() if key != "image_id"}
     for seed in range(8):
@@ -158,10 +158,10 @@ def test_each_transform_alone(transform):
         moved_image, moved = transform(image, target)
         if len(moved["labels"]):
             check_together(moved_image, moved)
-    assert all(torch.equal(target[key], value) for key, value in before.items())  # left alone
+    assert all(torch.equal(target[key], value) for key, value in before.items())  # unchanged
 
 
-def test_transforms_without_objects():
+def test_transforms_accept_empty_masks_and_keypoints():
     image, target = object_picture()
     target = {k: v[:0] if k != "image_id" else v for k, v in target.items()}
     for seed in range(8):
@@ -171,28 +171,28 @@ def test_transforms_without_objects():
         assert moved["keypoints"].shape == (0, 3, 3) and moved["boxes"].shape == (0, 4)
 
 
-def test_a_crop_counts_what_is_left_of_the_mask():
-    # Of the L's box 40% are left, of its pixels far fewer: the upright is cut away.
+def test_crop_visibility_counts_mask_pixels():
+    # 40% of the L's box remain, but far fewer of its pixels: the upright is cut away.
     _, target = object_picture()
     window = (36, 18, 60, 40)
     assert len(crop_target(target, window, 0.5)["labels"]) == 0
     kept = crop_target(target, window, 0.3)
     assert kept["boxes"].tolist() == [[0, 16, 16, 22]] and int(kept["masks"].sum()) == 16 * 6
     assert kept["keypoints"].tolist() == [[[0, 0, 0], [15.5, 21.5, 1], [0, 0, 0]]]
-    # The window has a part of the box, and nothing of the object.
+    # The window contains a part of the box, but no pixel of the object.
     assert len(crop_target(target, (40, 18, 60, 30), 0.0)["labels"]) == 0
     box_only = {key: target[key] for key in ("boxes", "labels")}
     assert len(crop_target(box_only, (40, 18, 60, 30), 0.0)["labels"]) == 1
 
 
-def test_a_crop_keeps_box_edges_within_pixels():
+def test_crop_keeps_fractional_box_edges():
     _, target = object_picture()
     target["boxes"] = torch.tensor([[30.25, 18.5, 51.5, 39.75]])
     moved = crop_target(target, (10, 10, 60, 50), 0.4)
     assert moved["boxes"].tolist() == [[20.25, 8.5, 41.5, 29.75]]
 
 
-def test_points_of_left_and_right_change_places():
+def test_flips_swap_left_and_right_keypoints():
     names = ["nose", "left_eye", "right_eye", "left_only"]
     assert mirrored_keypoints(names) == [0, 2, 1, 3]
     points = torch.tensor([[[5.0, 1, 2], [7, 2, 2], [3, 2, 1], [0, 0, 0]]])
@@ -203,6 +203,6 @@ def test_points_of_left_and_right_change_places():
         (RandomFlip(0, 1, [0, 2, 1, 3]), [[5, 19, 2], [3, 18, 1], [7, 18, 2], [0, 0, 0]]),
     ):
         assert flip(image, target)[1]["keypoints"].tolist() == [mirrored]
-    # A turn is no mirror: left stays left.
+    # A rotation does not mirror: left stays left.
     torch.manual_seed(1)
     assert RandomRotate90()(image, target)[1]["keypoints"][0, :, 2].tolist() == [2, 2, 1, 0]

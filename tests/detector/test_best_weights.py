@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The best weights of a training, its early end, and that both survive a kill."""
+"""Best weights and early stopping, also across a killed run."""
 
 import json
 
@@ -30,7 +30,7 @@ def offer(best, step, ap, value=0.0):
     best.offer(step, {"a": {"AP": ap}}, model, "X: 1\n", ["cat"])
 
 
-def test_only_higher_values_are_kept(tmp_path):
+def test_best_weights_are_replaced_only_by_a_higher_ap(tmp_path):
     best = BestWeights(tmp_path, False, nothing_told)
     for step, ap in ((10, None), (20, 0.2), (30, 0.1), (40, 0.2), (50, 0.3)):
         offer(best, step, ap, value=step)
@@ -44,19 +44,19 @@ def test_only_higher_values_are_kept(tmp_path):
     assert best.ap == found["AP"] == 0.3
 
 
-def test_patience(tmp_path):
+def test_training_stops_when_patience_runs_out(tmp_path):
     best = BestWeights(tmp_path, False, nothing_told)
     offer(best, 20, 0.2)
     assert [best.waited(step, Solver) for step in (20, 30, 39, 40, 50)] == [False] * 3 + [True] * 2
-    # A run that goes on from a checkpoint before the best weights.
+    # The run may resume from a checkpoint that is older than the best weights.
     assert not best.waited(10, Solver)
-    # One that goes on without the file, lost or damaged, has yet to be rated.
+    # A run that resumes without the file, lost or damaged, starts without a rating.
     assert not BestWeights(tmp_path / "lost", True, nothing_told).waited(500, Solver)
     without = type("", (), {"PATIENCE": 0, "TEST_PERIOD": 10})
     assert not best.waited(1000, without)
 
 
-def test_what_was_best_survives(tmp_path):
+def test_best_weights_survive_a_resume_unless_damaged(tmp_path):
     offer(BestWeights(tmp_path, False, nothing_told), 20, 0.2)
     best = BestWeights(tmp_path, True, nothing_told)
     assert (best.step, best.ap) == (20, 0.2)
@@ -73,7 +73,7 @@ def test_what_was_best_survives(tmp_path):
     assert not best.path.exists()
 
 
-def test_mean_over_data_sets():
+def test_mean_ap_skips_data_sets_without_ap():
     assert mean_average_precision({}) is None
     assert mean_average_precision({"a": {"AP": None}}) is None
     assert mean_average_precision({"a": {"AP": None}, "b": {"AP": 0.0}}) == 0
@@ -81,7 +81,7 @@ def test_mean_over_data_sets():
 
 @pytest.fixture
 def rated(monkeypatch):
-    """Has evaluations after steps 1, 2, ... give these APs; the last one repeats."""
+    """Makes evaluations after steps 1, 2, ... return these APs; the last one repeats."""
 
     def arrange(*values):
         def evaluate(detector, dataset, max_detections=None, report=None, keep=None):
@@ -113,7 +113,7 @@ def history(folder):
 
 
 @pytest.mark.slow
-def test_training_ends_early(tmp_path, capsys, rated):
+def test_training_stops_early_and_resumes_with_more_patience(tmp_path, capsys, rated):
     rated(0.1, 0.3, 0.2, 0.3, 0.9)
     assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "2") == 0
     told = capsys.readouterr()
@@ -126,17 +126,17 @@ def test_training_ends_early(tmp_path, capsys, rated):
     assert load_checkpoint(tmp_path / "checkpoint.pt")["training"]["step"] == 4
     assert history(tmp_path) == [(1, 0.1), (2, 0.3), (3, 0.2), (4, 0.3)]
     assert (tmp_path / "results.png").stat().st_size > 1000
-    # It was over, and stays so.
+    # The run is finished: resuming it with the same patience ends at once.
     assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "2", "--resume") == 0
     assert load_checkpoint(tmp_path / "checkpoint.pt")["training"]["step"] == 4
-    # With more patience it goes on.
+    # With more patience it continues.
     assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "3", "--resume") == 0
     assert results(tmp_path)["best"] == {"step": 5, "AP": 0.9}
     assert [step for step, _ in history(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.slow
-def test_a_killed_run_knows_the_best_of_before(tmp_path, rated, monkeypatch):
+def test_killed_run_resumes_with_its_best_weights(tmp_path, rated, monkeypatch):
     values = (0.1, 0.5, 0.8, 0.2, 0.3, 0.4)
     rated(*values)
     assert tiny.train(tmp_path / "whole", *TEST) == 0
@@ -155,7 +155,7 @@ def test_a_killed_run_knows_the_best_of_before(tmp_path, rated, monkeypatch):
         patched.setattr(Trainer, "_losses", kill)
         with pytest.raises(Killed):
             tiny.train(tmp_path / "killed", *TEST)
-    # The checkpoint is of step 2, the best weights are of step 3.
+    # The checkpoint is from step 2, the best weights are from step 3.
     assert tiny.train(tmp_path / "killed", *TEST, "--resume") == 0
     whole, killed = (load_checkpoint(tmp_path / run / "best.pt") for run in ("whole", "killed"))
     assert (whole["step"], whole["AP"]) == (killed["step"], killed["AP"]) == (3, 0.8)
@@ -165,8 +165,8 @@ def test_a_killed_run_knows_the_best_of_before(tmp_path, rated, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_best_weights_detect(tmp_path, capsys):
-    """With evaluations as they are; a detector this young may find nothing, but is rated."""
+def test_eval_loads_best_weights_and_writes_plots(tmp_path, capsys):
+    """Runs real evaluations: after two steps the detector may find nothing, but it is rated."""
     assert tiny.train(tmp_path, *TEST, "SOLVER.MAX_ITER", "2") == 0
     told = capsys.readouterr()
     assert "loss_" not in told.err and ", classifier " in told.err
@@ -180,8 +180,8 @@ def test_the_best_weights_detect(tmp_path, capsys):
         assert sorted(path.name for path in folder.iterdir()) == names
 
 
-def test_patience_without_evaluations_is_refused(tmp_path, capsys):
-    # Before data sets are opened, which may take long.
+def test_patience_requires_evaluations(tmp_path, capsys):
+    # The check precedes opening the data sets, which may take long.
     nowhere = ["DATASETS.TRAIN", '["none.json"]', *TEST]
     for changes in (["SOLVER.TEST_PERIOD", "1"], TEST[:2], [*nowhere, "SOLVER.TEST_PERIOD", "0"]):
         assert tiny.train(tmp_path / "run", *changes, "SOLVER.PATIENCE", "2") == 2

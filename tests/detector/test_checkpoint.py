@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Damage to checkpoints: of the file, of what is in it, of the folder."""
+"""Damaged checkpoints: the file, its content, the folder."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def sealed(tmp_path):
 
 @pytest.fixture
 def unsealed(tmp_path):
-    """As 0.1.0 wrote it."""
+    """Writes a checkpoint without a seal, like version 0.1.0."""
     torch.save(content(), tmp_path / "old.pt")
     return tmp_path / "old.pt"
 
@@ -47,9 +47,9 @@ def flipped(data, bit):
     return bytes(changed)
 
 
-def test_every_flipped_bit_is_found(sealed):
+def test_loading_detects_every_flipped_bit(sealed):
     good = sealed.read_bytes()
-    # A bit of each of the last bytes, where the directory and the seal are, and 400 of the others.
+    # One bit of each of the last bytes, the directory and the seal, and 400 bits of the rest.
     end = SEAL_SIZE + 300
     places = random.Random(0).sample(range(8 * (len(good) - end)), 400)
     places += [8 * (len(good) - 1 - i) + i % 8 for i in range(end)]
@@ -60,7 +60,7 @@ def test_every_flipped_bit_is_found(sealed):
     assert torch.equal(load_checkpoint(sealed)["model"]["w"], content()["model"]["w"])
 
 
-def test_every_cut_is_found(sealed):
+def test_loading_detects_every_truncation(sealed):
     good = sealed.read_bytes()
     for size in [*range(0, len(good), 97), *range(len(good) - SEAL_SIZE - 25, len(good))]:
         sealed.write_bytes(good[:size])
@@ -69,20 +69,20 @@ def test_every_cut_is_found(sealed):
     refused(sealed)
 
 
-def test_it_is_still_what_torch_and_zip_read(sealed):
+def test_torch_load_and_zipfile_read_sealed_checkpoints(sealed):
     assert is_sealed(sealed)
     assert torch.equal(torch.load(sealed, weights_only=True)["model"]["w"], content()["model"]["w"])
     assert torch.load(sealed, weights_only=True, mmap=True)["names"] == ["a"]
     assert zipfile.ZipFile(sealed).testzip() is None
 
 
-def test_same_content_same_bytes(sealed, tmp_path):
+def test_same_content_gives_the_same_bytes(sealed, tmp_path):
     save_checkpoint(tmp_path / "d.pt", content(), tmp_path / "other.tmp")
-    # Whatever they are called.
+    # The file names do not matter.
     assert (tmp_path / "d.pt").read_bytes() == sealed.read_bytes()
 
 
-def test_without_a_seal_the_checksums_are_compared(unsealed):
+def test_unsealed_checkpoints_are_verified_by_checksums(unsealed):
     assert not is_sealed(unsealed) and load_checkpoint(unsealed)["names"] == ["a"]
     good = unsealed.read_bytes()
     start = good.index(struct.pack("<f", float(content()["model"]["w"][0, 0])))
@@ -96,7 +96,7 @@ def test_without_a_seal_the_checksums_are_compared(unsealed):
 
 @pytest.fixture
 def finished(tmp_path):
-    """The folder of a run with checkpoints of steps 4, 6 and 8."""
+    """Returns the folder of a run with checkpoints of steps 4, 6 and 8."""
     trainer(tmp_path, CHECKPOINT_PERIOD=2).run()
     return tmp_path
 
@@ -111,16 +111,16 @@ def resumed(folder, lines=None, **changes):
     return run
 
 
-def test_the_last_three_are_kept(finished):
+def test_run_keeps_the_last_three_checkpoints(finished):
     assert numbered(finished) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
     assert os.readlink(finished / "checkpoint.pt") == "checkpoint_000008.pt"
-    # Nor is anything left of writing them.
+    # All temporary files are gone.
     assert len(list(finished.iterdir())) == 5
     steps = [load_checkpoint(path)["training"]["step"] for path in sorted(finished.glob("*_*.pt"))]
     assert steps == [4, 6, 8]
 
 
-def test_the_newest_sound_one_is_taken(finished):
+def test_resume_loads_the_newest_intact_checkpoint(finished):
     whole = load_checkpoint(finished / "checkpoint.pt")
     newest, middle = finished / "checkpoint_000008.pt", finished / "checkpoint_000006.pt"
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -131,7 +131,7 @@ def test_the_newest_sound_one_is_taken(finished):
     for line, name in zip(lines, (newest, middle), strict=True):
         assert line.startswith(f"{name}: damaged") and line.endswith("passed over")
     run.run()
-    # Bit for bit what it was, by another way.
+    # The resumed run ends with the same bits as the first run.
     assert numbered(finished) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
     again = load_checkpoint(finished / "checkpoint.pt")
     assert repr(again) == repr(whole)
@@ -141,7 +141,7 @@ def test_the_newest_sound_one_is_taken(finished):
         resumed(finished)
 
 
-def test_later_checkpoints_of_a_run_that_went_back_are_removed(finished):
+def test_resuming_an_older_checkpoint_removes_later_ones(finished):
     run = trainer(finished, CHECKPOINT_PERIOD=3)
     run.resume(finished / "checkpoint_000004.pt")
     with pytest.raises(Exception, match="^$"):
@@ -150,7 +150,7 @@ def test_later_checkpoints_of_a_run_that_went_back_are_removed(finished):
     assert os.readlink(finished / "checkpoint.pt") == "checkpoint_000006.pt"
 
 
-def test_a_checkpoint_of_0_1_0(finished):
+def test_resume_accepts_and_reports_a_checkpoint_of_0_1_0(finished):
     whole = load_checkpoint(finished / "checkpoint.pt")
     old = load_checkpoint(finished / "checkpoint_000004.pt")
     for path in finished.glob("checkpoint*"):
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_0_1_0(finished):
     assert numbered(finished) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
 
 
-def test_resume_tells_by_a_warning_without_a_listener(finished):
+def test_resume_warns_when_no_callback_is_given(finished):
     newest = finished / "checkpoint_000008.pt"
     newest.write_bytes(b"")
     run = trainer(finished)
@@ -218,7 +218,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_fields_are_one_line(finished, kind):
+def test_broken_fields_raise_a_one_line_error(finished, kind):
     apply, message = BROKEN[kind]
     path = finished / "checkpoint_000008.pt"
     checkpoint = load_checkpoint(path)
@@ -227,7 +227,7 @@ def test_broken_fields_are_one_line(finished, kind):
     with pytest.raises(DamagedCheckpointError, match=message) as caught:
         trainer(finished).resume(path)
     assert str(caught.value).startswith(f"{path}: damaged: ")
-    # They are damage as any other.
+    # Resume skips the file like any other damaged one.
     assert resumed(finished).step == 6
 
 
@@ -257,24 +257,24 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_what_does_not_fit_is_one_line(finished, kind):
+def test_mismatched_state_raises_a_one_line_error(finished, kind):
     apply, message = FOREIGN[kind]
     path = finished / "checkpoint_000008.pt"
     checkpoint = load_checkpoint(path)
     apply(checkpoint)
     save_checkpoint(path, checkpoint)
-    # No other checkpoint is taken instead: the config may be the wrong one.
+    # Resume raises instead of using an older checkpoint: the config may be the wrong one.
     with pytest.raises(CheckpointError, match=message):
         resumed(finished)
 
 
-def test_settings_of_the_optimizer_are_the_configs(finished):
+def test_resume_uses_the_optimizer_settings_of_the_config(finished):
     run = resumed(finished, BASE_LR=0.5, WEIGHT_DECAY=0.25)
     group = run.optimizer.param_groups[0]
     assert (group["initial_lr"], group["weight_decay"]) == (0.5, 0.25)
 
 
-def test_archives_of_more_than_their_bytes_are_refused(tmp_path):
+def test_compressed_or_overlapping_archives_are_rejected(tmp_path):
     path, packed = tmp_path / "a.pt", tmp_path / "packed.pt"
     save_weights(path, {"w": torch.zeros(1000)}, "MODEL: {}", ["cat"])
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w") as target:
@@ -282,7 +282,7 @@ def test_archives_of_more_than_their_bytes_are_refused(tmp_path):
             target.writestr(name, source.read(name), zipfile.ZIP_DEFLATED)
     with pytest.raises(DamagedCheckpointError, match="packed.pt: damaged, .*it is compressed"):
         load_checkpoint(packed)
-    # Every part has the largest one's place and size.
+    # The added parts repeat the position and size of the largest one.
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w") as target:
         for name in source.namelist():
             target.writestr(name, source.read(name))
@@ -292,15 +292,15 @@ def test_archives_of_more_than_their_bytes_are_refused(tmp_path):
         load_checkpoint(packed)
 
 
-def test_a_config_that_is_none_is_told_by_the_checkpoint(tmp_path):
+def test_invalid_config_error_names_the_checkpoint(tmp_path):
     save_weights(tmp_path / "a.pt", {}, "MODEL: {MASK_ON: 3}", ["cat"])
     message = r"^/.*/a\.pt: its config: MODEL.MASK_ON: expected bool, got int 3$"
     with pytest.raises(CheckpointError, match=message):
         Detector.from_checkpoint(tmp_path / "a.pt")
 
 
-def test_a_config_larger_than_the_weights_is_not_built(tmp_path):
-    """Views of one storage have any number of weights, but few bytes."""
+def test_config_larger_than_the_weights_is_rejected(tmp_path):
+    """Views of one storage count as many weights, but occupy few bytes."""
     checkpoint = load_checkpoint(SHAPES_WEIGHTS)
     checkpoint["config"] = "MODEL: {RESNETS: {STEM_OUT_CHANNELS: 200000}}"
     checkpoint["model"]["views"] = torch.zeros(1).expand(1 << 40)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Other names for the categories of a data set, by a map or in another case."""
+"""Class maps that rename categories, and category names in another case."""
 
 import json
 import pickle
@@ -27,7 +27,7 @@ def write(tmp_path):
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
 
     def write(*names, name="data.json", **extra):
-        """A data set with an object of each category, whose ids are 10, 20, 30..."""
+        """Writes a data set with one object per category; category ids are 10, 20, 30..."""
         ids = [10 * number for number in range(1, len(names) + 1)]
         data = {
             "images": [{"id": 7, "file_name": "a.png", "width": 40, "height": 30}],
@@ -44,7 +44,7 @@ def write(tmp_path):
     return write
 
 
-def test_names_are_mapped(write):
+def test_class_map_renames_categories(write):
     (dataset,) = load_datasets(str(write("Tree", "Auto")), class_map={"tree": "oak", "AUTO": "car"})
     assert dataset.names == ("oak", "car") and dataset[0][1]["labels"].tolist() == [1, 2]
     assert [c["name"] for c in dataset.ground_truth()["categories"]] == ["oak", "car"]
@@ -60,7 +60,7 @@ def check_merged(dataset):
     assert [c["id"] for c in truth["categories"]] == [10, 20]
 
 
-def test_categories_of_one_name_become_one(write):
+def test_categories_mapped_to_one_name_are_merged(write):
     dataset = CocoDetection(write("Tree", "Moss", "fern", "oak"))
     dataset.rename({"moss": "plant", "Fern": "Plant", "oak": "tree"})
     check_merged(dataset)
@@ -69,7 +69,7 @@ def test_categories_of_one_name_become_one(write):
     assert dataset.names == ("Tree",) and dataset[0][1]["labels"].tolist() == [1] * 4
 
 
-def test_two_categories_of_one_name(write):
+def test_duplicate_category_names_raise_unless_mapped(write):
     path = str(write("red", "blue", "red", "Red"))
     for open_it in (open_dataset, CocoDetection, load_datasets):
         with pytest.raises(AnnotationError, match=r"data\.json: .*, got 'red' for 10 and 30 "):
@@ -83,9 +83,9 @@ def test_two_categories_of_one_name(write):
     assert shapes.names[4] == "disc"
 
 
-def test_names_that_are_nowhere(write):
+def test_class_map_rejects_names_that_no_data_set_has(write):
     first, second = str(write("Tree", "Auto")), str(write("tree", "car", name="2.json"))
-    # A name that only one of the data sets has is none; one that none has is a mistake.
+    # A name may occur in only one of the data sets; a name that occurs in none raises.
     datasets = load_datasets([first, second], class_map={"auto": "car"})
     assert [dataset.names for dataset in datasets] == [("Tree", "car"), ("tree", "car")]
     assert load_datasets(second, class_map={"auto": "car"})[0].names == ("tree", "car")
@@ -95,14 +95,14 @@ def test_names_that_are_nowhere(write):
         CocoDetection(first).rename({"bus": "van"})
 
 
-def test_case_is_no_difference_between_data_sets(write):
+def test_data_sets_match_category_names_ignoring_case(write):
     paths = [str(write("Tree", "Auto")), str(write("TREE", "auto", name="2.json"))]
     assert len(load_datasets(paths)) == 2
     with pytest.raises(ValueError, match="differ"):
         load_datasets([paths[0], str(write("Auto", "Tree", name="3.json"))])
 
 
-def test_generated_shapes_are_mapped():
+def test_class_map_renames_generated_shapes():
     plain = Shapes(length=6, size=48)
     mapped = Shapes(length=6, size=48)
     round_ones = {"ellipse": "round", "ring": "round"}
@@ -121,14 +121,14 @@ def test_generated_shapes_are_mapped():
     assert truth == again
 
 
-def test_frequency_groups_follow_the_labels(write):
+def test_frequency_groups_follow_merged_labels(write):
     dataset = LvisDetection(write("a", "b", "c", frequency="f"))
     assert dataset.frequency_groups == {"r": (), "c": (), "f": (1, 2, 3)}
     dataset.rename({"a": "b"})
     assert dataset.frequency_groups["f"] == (1, 2)
 
 
-def test_voc_names_differ_in_more_than_case(tmp_path):
+def test_voc_category_names_ignore_case(tmp_path):
     for folder in ("Annotations", "JPEGImages"):
         (tmp_path / folder).mkdir()
     box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
@@ -156,7 +156,7 @@ def test_voc_names_differ_in_more_than_case(tmp_path):
         (" a tree = oak , b=c", {"a tree": "oak", "b": "c"}),
     ],
 )
-def test_class_maps(text, expected):
+def test_class_map_is_parsed_from_text(text, expected):
     assert read_class_map(text) == expected
 
 
@@ -168,7 +168,7 @@ def test_class_maps(text, expected):
         ("m=n.yml", "{Tree: tree, 'a,b=c': car}"),
     ],
 )
-def test_class_maps_of_files(tmp_path, name, content):
+def test_class_map_is_read_from_yaml_and_json(tmp_path, name, content):
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert read_class_map(str(tmp_path / name)) == {"Tree": "tree", "a,b=c": "car"}
 
@@ -184,7 +184,7 @@ def test_class_maps_of_files(tmp_path, name, content):
         ("a=b,A=c", "two names for 'A'"),
     ],
 )
-def test_broken_class_maps(text, message):
+def test_invalid_class_map_text_is_rejected(text, message):
     with pytest.raises(ValueError, match=f"class map.*{message}"):
         read_class_map(text)
 
@@ -204,14 +204,14 @@ def test_broken_class_maps(text, message):
     + [("a: &b c\nd: *b", "neither YAML nor JSON"), ("a: !!bool b", "neither YAML nor JSON")]
     + [(str(["x" * 9] * 99), r"expected pairs of names, got .{60}\.\.\.$")],
 )
-def test_broken_class_maps_of_files(tmp_path, content, message):
+def test_invalid_class_map_file_is_rejected(tmp_path, content, message):
     (tmp_path / "m.yaml").write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match=rf"class map .*m\.yaml: .*{message}"):
         read_class_map(str(tmp_path / "m.yaml"))
 
 
 @pytest.mark.slow
-def test_the_commands_take_a_class_map(tmp_path, capsys):
+def test_train_and_eval_accept_a_class_map(tmp_path, capsys):
     data = json.loads((TREE_CROWNS / "val.json").read_text())
     data["categories"][0]["name"] = "Crown"
     path, results = tmp_path / "val.json", tmp_path / "results.json"

@@ -13,7 +13,7 @@ def write(path, text):
     return file
 
 
-def test_defaults_are_the_familys():
+def test_defaults_match_maskrcnn_benchmark():
     cfg = load_config()
     assert cfg.MODEL.RPN.NMS_THRESH == 0.7
     assert cfg.MODEL.ROI_HEADS.DETECTIONS_PER_IMG == 100
@@ -21,7 +21,7 @@ def test_defaults_are_the_familys():
     assert cfg.SOLVER.WARMUP_FACTOR == pytest.approx(1 / 3)
 
 
-def test_file_and_overrides(tmp_path):
+def test_file_and_overrides_replace_the_defaults(tmp_path):
     file = write(
         tmp_path,
         """
@@ -53,22 +53,22 @@ def test_shipped_configs_are_found_from_anywhere(tmp_path, monkeypatch):
             load_config(name)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "shapes.yaml").write_text("SOLVER: {MAX_ITER: 3}")
-    cfg = load_config("configs/shapes.yaml")  # One's own comes first.
+    cfg = load_config("configs/shapes.yaml")  # A local file takes precedence.
     assert cfg.SOLVER.MAX_ITER == 3 and cfg.DATASETS == load_config().DATASETS
 
 
-def test_anchor_sizes_may_be_nested_and_items_take_the_defaults_type(tmp_path):
+def test_nested_lists_are_converted_to_the_default_item_type(tmp_path):
     file = write(tmp_path, "MODEL: {RPN: {ANCHOR_SIZES: '((8, 16), (32,))', ASPECT_RATIOS: [1]}}")
     cfg = load_config(file, ["MODEL.RPN.ANCHOR_STRIDE", "(8, 16)", "SOLVER.STEPS", "()"])
     assert cfg.MODEL.RPN.ANCHOR_SIZES == [[8.0, 16.0], [32.0]]
     assert isinstance(cfg.MODEL.RPN.ASPECT_RATIOS[0], float) and cfg.SOLVER.STEPS == []
-    # The type is the default's, whatever a file has put in its place.
+    # The type comes from the default, even after a file has replaced the value.
     cfg = load_config(file, ["MODEL.RPN.ANCHOR_SIZES", (4, 8), "MODEL.RPN.ANCHOR_SIZES", ((2, 3),)])
     assert cfg.MODEL.RPN.ANCHOR_SIZES == [[2.0, 3.0]]
     assert load_config(None, ["DATASETS.TRAIN", ("a",)]).DATASETS.TRAIN == ["a"]
 
 
-def test_round_trip_and_read_only(tmp_path):
+def test_config_round_trips_and_is_read_only(tmp_path):
     cfg = load_config(None, ["SOLVER.MAX_ITER", 5])
     assert load_config(write(tmp_path, dump_config(cfg))) == cfg
     with pytest.raises(Exception, match="read-only"):
@@ -173,7 +173,7 @@ def leaves(section, prefix=""):
             yield f"{prefix}{key}", value
 
 
-def test_every_number_has_a_range_and_the_defaults_are_in_them():
+def test_every_number_has_a_range_that_contains_its_default():
     numbers = set()
     for key, value in leaves(OmegaConf.to_container(load_config())):
         first = value[0] if isinstance(value, list) and value else ITEMS.get(key, value)
@@ -186,7 +186,7 @@ def test_every_number_has_a_range_and_the_defaults_are_in_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", RANGE_OF)
-def test_numbers_beyond_a_range_are_refused(key):
+def test_numbers_outside_their_range_are_rejected(key):
     default = OmegaConf.select(load_config(), key)
     is_tuple = OmegaConf.is_list(default)
     item = default[0] if is_tuple and default else ITEMS.get(key, default)
@@ -209,7 +209,7 @@ def test_numbers_beyond_a_range_are_refused(key):
             load_config(None, [key, (value,) if is_tuple else value])
 
 
-def test_errors_of_overrides():
+def test_invalid_overrides_raise_config_errors():
     with pytest.raises(ConfigError, match="DATASETS.TEST: expected tuple, got str 'a.json, b'"):
         load_config(None, ["DATASETS.TEST", "a.json, b"])
     with pytest.raises(ConfigError, match="overrides: unknown key MODEL.MASKON"):

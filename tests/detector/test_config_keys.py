@@ -1,4 +1,4 @@
-"""Every key of the config is read, or refused where it is not at its default."""
+"""Config keys: the code reads each key or rejects all values except its default."""
 
 import re
 
@@ -13,13 +13,13 @@ from detops.modeling.build.check import UNREAD
 
 pytestmark = pytest.mark.slow
 
-# Read by nothing, for whatever they say, the results are the same: defaults.yaml says why.
+# Ignored keys: every value gives the same results, and defaults.yaml explains why.
 WITHOUT_EFFECT = {
     "MODEL.ROI_HEADS.USE_FPN",
     "MODEL.ROI_MASK_HEAD.POSTPROCESS_MASKS",
     "TEST.IMS_PER_BATCH",
 }
-# Sections of which the tools, and not the network, read keys, by name.
+# Sections with keys that the tools read by name, not the network.
 OF_TOOLS = re.compile(r"INPUT|DATASETS|DATALOADER|SOLVER|TEST\.TILE_NMS|MODEL\.WEIGHT|OUTPUT|DTYPE")
 
 
@@ -38,7 +38,7 @@ def is_unread(key):
     return any(key == unread or key.startswith(f"{unread}.") for unread in UNREAD)
 
 
-def test_every_key_is_read_or_refused(monkeypatch):
+def test_every_key_is_read_or_rejected(monkeypatch):
     read, get = set(), DictConfig._get_node
 
     def recorded(self, key, *args, **kwargs):
@@ -48,7 +48,7 @@ def test_every_key_is_read_or_refused(monkeypatch):
         read.add(".".join(names))
         return get(self, key, *args, **kwargs)
 
-    # What only compares keys with their defaults does not read them.
+    # Comparing keys with their defaults must not count as reading them.
     monkeypatch.setattr("detops.modeling.build.check.UNREAD", {})
     monkeypatch.setattr("detops.modeling.build.check.load_config", lambda: None)
     for path in PACKAGE.glob("configs/*.yaml"):
@@ -69,7 +69,7 @@ def test_every_key_is_read_or_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("key", list(filter(is_unread, DEFAULTS)))
-def test_what_nothing_reads_is_refused(key):
+def test_unread_key_must_keep_its_default(key):
     default = DEFAULTS[key]
     other = {str: "x", bool: not default, int: 7, float: 0.5, list: [["a", 1]]}[type(default)]
     with pytest.raises(ConfigError, match=f"^{key}: is read by nothing, for .*, got "):
@@ -77,7 +77,7 @@ def test_what_nothing_reads_is_refused(key):
 
 
 @pytest.mark.parametrize("key", sorted(WITHOUT_EFFECT))
-def test_what_changes_nothing_is_taken(key):
+def test_key_without_effect_accepts_any_value(key):
     other = {bool: not DEFAULTS[key], int: 7}[type(DEFAULTS[key])]
     cfg = load_config(PACKAGE / "configs/mask_rcnn_R_50_FPN_1x.yaml", [key, other])
     with torch.device("meta"):

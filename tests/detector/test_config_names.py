@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Names of data sets, as one types them on a command line or writes them into a file."""
+"""Data set names as users type them on a command line or write them into a file."""
 
 import pytest
 
@@ -26,7 +26,7 @@ from detops.config import ConfigError, load_config
     ],
 )
 @pytest.mark.parametrize("key", ["TRAIN", "TEST"])
-def test_names_as_they_are_typed(key, typed, names, tmp_path):
+def test_data_set_names_are_parsed_as_users_type_them(key, typed, names, tmp_path):
     assert load_config(None, [f"DATASETS.{key}", typed]).DATASETS[key] == names
     path = tmp_path / "c.yaml"
     path.write_text(f'DATASETS:\n  {key}: "{typed}"\n')
@@ -34,12 +34,12 @@ def test_names_as_they_are_typed(key, typed, names, tmp_path):
 
 
 @pytest.mark.parametrize("typed", ["", "  ", "[a.json", "5", "a.json, b.json", "(a.json)"])
-def test_what_is_no_list_of_names(typed):
+def test_invalid_data_set_names_are_rejected(typed):
     with pytest.raises(ConfigError, match=r"overrides: DATASETS.TRAIN: expected tuple, got"):
         load_config(None, ["DATASETS.TRAIN", typed])
 
 
-def test_lists_of_numbers_are_typed_as_before():
+def test_number_lists_are_parsed_and_reject_words():
     cfg = load_config(None, ["SOLVER.STEPS", "[3, 4]", "MODEL.RPN.ANCHOR_SIZES", "(8, 16)"])
     assert cfg.SOLVER.STEPS == [3, 4] and cfg.MODEL.RPN.ANCHOR_SIZES == [8, 16]
     for typed in ("3, x", "x", "[x"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Precision by recall, confusions, and the pictures of them."""
+"""Precision-recall curves, confusion matrices, and their plots."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ SIDE = 60
 
 
 def truth(*objects):
-    """A COCO dict of one image; objects are (category id, box) or (category id, box, iscrowd)."""
+    """Returns a COCO dict of one image; objects are (category id, box) or (id, box, iscrowd)."""
     entries = [
         {"id": i, "image_id": "a", "category_id": category, "bbox": list(box), "iscrowd": crowd}
         | {"area": box[2] * box[3]}
@@ -43,26 +43,26 @@ def found(*detections):
 HERE, THERE, ELSEWHERE = (0, 0, 10, 10), (20, 20, 10, 10), (40, 40, 10, 10)
 
 
-def test_confusions():
+def test_confusion_matrix_counts_matches_and_errors():
     objects = truth((3, HERE), (8, THERE), (8, ELSEWHERE))
     detections = found(
         (3, HERE, 0.9),  # a cat
-        (3, THERE, 0.8),  # a dog taken for a cat
-        (8, (0, 40, 10, 10), 0.7),  # nothing
-        (8, ELSEWHERE, 0.4),  # too unsure: not found
-        (8, HERE, 0.6),  # a second time
+        (3, THERE, 0.8),  # a dog classified as a cat
+        (8, (0, 40, 10, 10), 0.7),  # no object there
+        (8, ELSEWHERE, 0.4),  # below the score threshold: missed
+        (8, HERE, 0.6),  # a second detection of the cat
     )
     assert confusion_matrix(objects, detections).tolist() == [[1, 0, 0], [1, 0, 1], [0, 2, 0]]
     assert confusion_matrix(objects, detections, 0.3).tolist() == [[1, 0, 0], [1, 1, 0], [0, 2, 0]]
 
 
-def test_crowds_are_not_counted():
+def test_confusion_matrix_ignores_crowds():
     objects = truth((3, (0, 0, 30, 30), 1), (8, ELSEWHERE))
     detections = found((3, HERE, 0.9), (8, ELSEWHERE, 0.9))
     assert confusion_matrix(objects, detections).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
 
 
-def test_nothing_to_confuse():
+def test_confusion_matrix_accepts_no_objects_or_detections():
     assert confusion_matrix(truth(), []).sum() == 0
     assert confusion_matrix(truth((3, HERE)), []).tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
     assert confusion_matrix(truth(), found((8, HERE, 0.9)))[2].tolist() == [0, 1, 0]
@@ -76,7 +76,7 @@ categories = st.sampled_from([3, 8])
     st.lists(st.tuples(categories, boxes), max_size=8),
     st.lists(st.tuples(categories, boxes, st.floats(0, 1)), max_size=8),
 )
-def test_all_objects_and_detections_are_counted(objects, detections):
+def test_confusion_matrix_counts_every_object_and_detection(objects, detections):
     matrix = confusion_matrix(truth(*objects), found(*detections))
     sure = [category for category, _, score in detections if score >= 0.5]
     for i, category in enumerate((3, 8)):
@@ -89,7 +89,7 @@ def test_all_objects_and_detections_are_counted(objects, detections):
     st.lists(st.tuples(categories, boxes), min_size=1, max_size=8),
     st.lists(st.tuples(categories, boxes, st.floats(0, 1)), max_size=8),
 )
-def test_the_curves_have_the_metrics_as_areas(objects, detections):
+def test_areas_under_the_curves_equal_the_coco_metrics(objects, detections):
     objects, detections = truth(*objects), found(*detections)
     recall, curves = precision_recall(objects, detections)
     metrics = coco_metrics(objects, detections)
@@ -98,7 +98,7 @@ def test_the_curves_have_the_metrics_as_areas(objects, detections):
     assert areas == pytest.approx([metrics["AP50"], metrics["AP75"], metrics["AP"]])
 
 
-def test_no_curves_without_objects():
+def test_precision_recall_is_empty_without_objects():
     assert precision_recall(truth(), found((3, HERE, 0.9)))[1] == {}
 
 
@@ -110,7 +110,7 @@ def dataset(tmp_path):
     return CocoDetection(path)
 
 
-def test_truth_beside_detections(dataset):
+def test_compare_draws_truth_left_and_detections_right(dataset):
     nothing = compare(dataset, [])
     something = compare(dataset, found((3, ELSEWHERE, 0.9)))
     unsure = compare(dataset, found((3, ELSEWHERE, 0.4)))
@@ -120,7 +120,7 @@ def test_truth_beside_detections(dataset):
     assert something.crop(right).tobytes() != nothing.crop(right).tobytes()
 
 
-def test_keypoints_that_were_found_are_drawn(dataset):
+def test_compare_draws_detected_keypoints(dataset):
     detections = found((3, ELSEWHERE, 0.9))
     without = compare(dataset, detections)
     detections[0]["keypoints"] = [10, 50, 1, 20, 50, 1]
@@ -130,7 +130,7 @@ def test_keypoints_that_were_found_are_drawn(dataset):
     assert drawn.crop(right).tobytes() != without.crop(right).tobytes()
 
 
-def test_images_are_compared_where_none_has_objects(tmp_path):
+def test_compare_draws_images_that_contain_only_crowds(tmp_path):
     Image.new("RGB", (SIDE, SIDE), (20, 120, 20)).save(tmp_path / "a.png")
     path = tmp_path / "a.json"
     path.write_text(json.dumps(truth((3, HERE, 1))))
@@ -138,7 +138,7 @@ def test_images_are_compared_where_none_has_objects(tmp_path):
 
 
 @pytest.mark.parametrize("detections", [[], [(3, HERE, 0.9), (8, ELSEWHERE, 0.8)]])
-def test_pictures_of_an_evaluation(dataset, tmp_path, detections):
+def test_plot_all_writes_three_plots_per_data_set(dataset, tmp_path, detections):
     told = []
     plot_all(tmp_path / "plots", {"a/b?c": (dataset, found(*detections))}, told.append)
     folder = tmp_path / "plots" / "a_b_c"
@@ -148,7 +148,7 @@ def test_pictures_of_an_evaluation(dataset, tmp_path, detections):
         assert pixels.std() > 5, path
 
 
-def test_without_matplotlib(dataset, tmp_path, monkeypatch):
+def test_plots_are_skipped_without_matplotlib(dataset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     told = []
@@ -168,7 +168,7 @@ def test_without_matplotlib(dataset, tmp_path, monkeypatch):
         ],
     ],
 )
-def test_pictures_of_a_training(tmp_path, records):
+def test_plot_training_accepts_any_metrics_records(tmp_path, records):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
     plot_training(metrics, tmp_path / "results.png")
@@ -176,7 +176,7 @@ def test_pictures_of_a_training(tmp_path, records):
 
 
 @given(st.integers(0, 7), st.integers(1, 4))
-def test_contact_sheets(count, columns):
+def test_contact_sheet_scales_and_arranges_images(count, columns):
     pictures = [Image.new("RGB", (30, 5 + i), (200, 0, 0)) for i in range(count)]
     sheet = contact_sheet(pictures, columns, width=60)
     used = min(columns, max(1, count))

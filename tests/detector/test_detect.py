@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detection on photographs of any size, pictures of detections."""
+"""Detection on images of any size, and drawings of detections."""
 
 import copy
 import math
@@ -40,7 +40,7 @@ class Bright(nn.Module):
 
 @pytest.mark.parametrize("size", [(40, 50), (64, 64), (200, 150), (150, 301)])
 @pytest.mark.parametrize("tile_size", [0, 64])
-def test_detector(size, tile_size):
+def test_detector_finds_objects_with_and_without_tiles(size, tile_size):
     image = torch.zeros(3, *size)
     image[:, 21:33, 17:36] = 1
     detector = Detector(Bright(), ["tree"], tile_size, 0.5, device="cpu")
@@ -52,8 +52,8 @@ def test_detector(size, tile_size):
 
 
 @pytest.mark.parametrize("label", [0, -1, 3])
-def test_a_label_without_a_name_is_refused(label):
-    """Labels that start at 0 would get the names of others."""
+def test_label_without_a_name_is_rejected(label):
+    """Labels that start at 0 would get the wrong names."""
 
     class Labelled(Bright):
         def forward(self, images):
@@ -66,7 +66,7 @@ def test_a_label_without_a_name_is_refused(label):
         Detector(Labelled(), ["cat", "dog"], device="cpu").detect(torch.ones(3, 8, 8))
 
 
-def test_a_batch_is_its_images():
+def test_detect_batch_equals_detecting_each_image():
     name = "mask_rcnn_R_50_FPN_1x"
     detector = Detector(detector_of(structure(name), name), [str(i) for i in range(80)])
     pictures = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in SIZES]
@@ -79,7 +79,7 @@ def test_a_batch_is_its_images():
     assert all((each["scores"] >= 0.9).all() for each in detector.detect_batch(pictures, 0.9))
 
 
-def test_weights_that_change_are_noticed():
+def test_detector_uses_weights_that_change_in_place():
     name = "mask_rcnn_R_50_FPN_1x"
     model = copy.deepcopy(detector_of(structure(name), name))
     detector = Detector(model, [str(i) for i in range(80)])
@@ -95,7 +95,7 @@ def test_weights_that_change_are_noticed():
     assert torch.equal(after["boxes"], expected["boxes"])
 
 
-def test_picture():
+def test_draw_detections_enlarges_and_marks_boxes():
     image = torch.full((3, 60, 80), 90, dtype=torch.uint8)
     boxes = torch.tensor([[10.0, 10.0, 40.0, 50.0], [70.0, 0.0, 90.0, 20.0], [30.0, 30, 20, 20]])
     picture = draw_detections(
@@ -107,7 +107,7 @@ def test_picture():
     assert draw_detections(image, boxes[:0]).getpixel((5, 5)) == (90, 90, 90)
 
 
-def test_picture_errors():
+def test_draw_detections_rejects_invalid_arguments():
     image, boxes = torch.zeros(3, 9, 9), torch.zeros(2, 4)
     with pytest.raises(ValueError, match=r"\[2, 5\]"):
         draw_detections(image, torch.zeros(2, 5))
@@ -123,7 +123,7 @@ def test_picture_errors():
 
 
 @pytest.mark.parametrize("far", [1e6, 1e9, 1e30, 3e38, 1e300])
-def test_boxes_and_points_far_outside_are_drawn(far):
+def test_draw_detections_clips_boxes_and_points_far_outside(far):
     image = torch.zeros(3, 40, 60)
     outside = torch.tensor([[-far, -far, far, far]], dtype=torch.float64)
     plain = draw_detections(image, torch.zeros(0, 4))
@@ -134,7 +134,7 @@ def test_boxes_and_points_far_outside_are_drawn(far):
     assert draw_detections(image, half).getpixel((10, 20)) != (0, 0, 0)
 
 
-def test_devices():
+def test_device_names_are_validated():
     assert choose_device("cpu") == choose_device(torch.device("cpu")) == torch.device("cpu")
     assert choose_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
     for name in ("gpu", "", "cuda:", "cuda:x", "mps", "meta", "0"):
@@ -145,7 +145,7 @@ def test_devices():
 
 
 @pytest.mark.parametrize("width", [60, 400, 4000])
-def test_a_legend_stands_above_its_picture(width):
+def test_legend_is_drawn_above_the_image(width):
     picture = Image.new("RGB", (width, 50), (9, 9, 9))
     entries = {"found": PALETTE[0], "marked by people": TRUTH_COLOUR, "neither": (1, 2, 3)}
     shown = with_legend(picture, entries)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training and evaluation in two processes, as torchrun starts them, against one."""
+"""Training and evaluation in two torchrun processes, compared with one process."""
 
 import json
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder in which two processes have done everything but die."""
+    """Returns the folder in which two processes ran all scenarios except the kill."""
     folder = tmp_path_factory.mktemp("together")
     done = torchrun(worker.__file__, "together", folder)
     assert done.returncode == 0, done.stderr
@@ -46,45 +46,45 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path):
     trainer.run()
     ours, theirs = curves(folder / "detector"), curves(tmp_path)
     compare(ours, theirs, 1e-4)
-    # Not because nothing happens.
+    # The loss falls, so the comparison is not trivial.
     assert theirs[-1]["loss"] < 0.9 * theirs[0]["loss"]
     state = load_checkpoint(folder / "detector" / "checkpoint.pt")["model"]
     for name, value in trainer.best_model.state_dict().items():
         torch.testing.assert_close(state[name], value, atol=1e-4, rtol=1e-3)
 
 
-def test_curve_of_a_mask_rcnn_in_float64(folder, tmp_path):
+def test_two_processes_give_the_float64_curve_of_one(folder, tmp_path):
     worker.double_trainer(tmp_path).run()
     ours, theirs = curves(folder / "double"), curves(tmp_path)
     compare(ours, theirs, 1e-4)
     assert theirs[-1]["loss"] < 0.7 * theirs[0]["loss"]
 
 
-def test_pieces_are_the_same_pieces(folder, tmp_path):
+def test_two_processes_accumulate_gradients_like_one(folder, tmp_path):
     worker.detector_trainer(tmp_path, worker.PIECES).run()
     compare(curves(folder / "pieces"), curves(tmp_path), 1e-4)
 
 
-def test_head_without_samples_in_one_process(folder):
+def test_head_may_lack_samples_in_one_process(folder):
     found = curves(folder / "branches")
     assert [record["step"] for record in found] == list(range(1, 11))
     assert any(record["loss_head"] > 0 for record in found)
 
 
-def test_only_the_main_process_writes(folder):
+def test_only_the_main_process_writes_files(folder):
     names = {file.name for file in (folder / "branches").iterdir()}
     checkpoints = {f"checkpoint_{step:06}.pt" for step in (4, 8, 10)}
     assert names == checkpoints | {"checkpoint.pt", "metrics.jsonl"}
 
 
-def test_evaluation_is_that_of_one_process(results):
+def test_two_processes_evaluate_like_one(results):
     alone = json.loads(json.dumps(worker.evaluations()))
     assert 0 < alone["5"]["AP"] < 1 and 0 < alone["5"]["segm"]["AP"] < 1
     assert alone["5"]["detections"] == 5 and alone["0"]["AP"] is None
     assert [result["evaluations"] for result in results] == [alone, alone]
 
 
-def test_what_processes_tell_each_other(results):
+def test_collectives_share_errors_counts_and_best_indices(results):
     assert [result["rank"] for result in results] == [0, 1]
     assert [result["error"] for result in results] == ["nothing there"] * 2
     assert [result["best"] for result in results] == [[0], [1, 0]]
@@ -92,7 +92,7 @@ def test_what_processes_tell_each_other(results):
     assert [result["some"] for result in results] == [1.5, 1.5]
 
 
-def test_killed_worker_is_restarted_and_nothing_is_lost(folder, tmp_path):
+def test_killed_worker_is_restarted_without_losing_steps(folder, tmp_path):
     done = torchrun("--max-restarts", 1, worker.__file__, "killed", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "exitcode: -9" in done.stderr
@@ -107,7 +107,7 @@ def test_killed_worker_is_restarted_and_nothing_is_lost(folder, tmp_path):
     assert curves(tmp_path / "killed") == curves(folder / "branches")
 
 
-def test_command_line(tmp_path, capsys):
+def test_train_command_runs_under_torchrun(tmp_path, capsys):
     run, found = tmp_path / "run", tmp_path / "found.json"
     arguments = [
         *("-m", "detops", "train", "--config", DEFAULT_CONFIG, "--output", run, "--resume"),
@@ -130,7 +130,7 @@ def test_command_line(tmp_path, capsys):
     assert curves(run)[-1]["evaluation"]["val.json"] == rated
 
 
-def test_alone():
+def test_collectives_work_in_a_single_process():
     with processes("cpu") as device:
         assert device == torch.device("cpu")
     assert on_main(lambda: 3) == 3 and gather_objects("a") == ["a"]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 class Tiny(nn.Module):
-    """Losses of a few parameters, with random numbers in it as the samplers of a detector have."""
+    """Computes losses of a few parameters with random numbers, like the samplers of a detector."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +125,7 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path, changes, decay):
     assert [record["step"] for record in lines("whole")] == list(range(1, 9))
 
 
-def test_average_follows_the_weights(tmp_path):
+def test_averaged_weights_follow_the_weights(tmp_path):
     run = trainer(tmp_path)
     run.run()
     raw, average = run.model.conv.weight, run.best_model.conv.weight
@@ -136,7 +136,7 @@ def test_average_follows_the_weights(tmp_path):
 
 
 class Plain(nn.Module):
-    """No random numbers, no statistics: means of the batch and nothing else."""
+    """Computes a mean over the batch, without random numbers or batch statistics."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +152,7 @@ def losses_of(path):
 
 
 @pytest.mark.parametrize("pieces", [2, 4])
-def test_pieces_of_a_batch_give_the_gradient_of_the_whole(tmp_path, pieces):
+def test_accumulated_gradients_equal_those_of_the_whole_batch(tmp_path, pieces):
     for name, count in (("whole", 1), ("pieces", pieces)):
         torch.manual_seed(0)
         changes = {"IMS_PER_BATCH": 4, "ACCUMULATE": count, "CLIP_GRADIENTS": 0.5}
@@ -166,7 +166,7 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(tmp_path, pieces):
     assert losses_of(tmp_path / "pieces") == pytest.approx(losses_of(tmp_path / "whole"), abs=1e-5)
 
 
-def test_evaluation_now_and_then(tmp_path):
+def test_periodic_evaluation_leaves_training_unchanged(tmp_path):
     trainer(tmp_path / "without").run()
     run = trainer(tmp_path / "with", TEST_PERIOD=3)
     models = []
@@ -185,7 +185,7 @@ def test_evaluation_now_and_then(tmp_path):
     assert rated == {step: {"val.json": {"AP": step / 10, "AR": None}} for step in (3, 6)}
 
 
-def test_tensorboard(tmp_path):
+def test_tensorboard_receives_losses_and_metrics(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = trainer(tmp_path, MAX_ITER=3, TEST_PERIOD=2)
     run.tensorboard = True
@@ -198,7 +198,7 @@ def test_tensorboard(tmp_path):
     assert "evaluation/v/AR" not in found.Tags()["scalars"]
 
 
-def test_tensorboard_is_missing(tmp_path, monkeypatch):
+def test_missing_tensorboard_raises_an_install_hint(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     run = trainer(tmp_path)
     run.tensorboard = True
@@ -206,7 +206,7 @@ def test_tensorboard_is_missing(tmp_path, monkeypatch):
         run.run()
 
 
-def test_bfloat16_stays_out_of_boxes_and_losses(tmp_path):
+def test_boxes_and_losses_stay_float32_under_bfloat16(tmp_path):
     run = detector_trainer(tmp_path, ["DTYPE", "bfloat16", "SOLVER.MAX_ITER", 4])
     seen = {"features": set(), "boxes": set(), "losses": set()}
     run.model.backbone.register_forward_hook(
@@ -229,7 +229,7 @@ def test_bfloat16_stays_out_of_boxes_and_losses(tmp_path):
     assert losses_of(tmp_path) == pytest.approx(losses_of(tmp_path / "full"), rel=0.1)
 
 
-def test_resume_refuses_what_does_not_fit(tmp_path):
+def test_resume_rejects_checkpoints_that_do_not_fit(tmp_path):
     run = trainer(tmp_path)
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         run.resume()
@@ -247,7 +247,7 @@ def test_resume_refuses_what_does_not_fit(tmp_path):
         run.resume(tmp_path / "w.pt")
 
 
-def test_loss_that_is_not_finite(tmp_path):
+def test_non_finite_loss_raises_and_saves_nothing(tmp_path):
     run = trainer(tmp_path)
     with torch.no_grad():
         run.model.conv.bias[0] = math.nan
@@ -256,7 +256,7 @@ def test_loss_that_is_not_finite(tmp_path):
     assert not run.checkpoint_path.exists()
 
 
-def test_schedules():
+def test_learning_rate_follows_the_schedule():
     multistep = settings(SCHEDULE="MULTISTEP").SOLVER
     factors = [learning_rate_factor(multistep, step) for step in range(8)]
     assert factors == pytest.approx([0.1, 0.55, 1, 1, 1, 0.1, 0.1, 0.01])
@@ -281,7 +281,7 @@ def test_schedules():
         {"ACCUMULATE": 0},
     ],
 )
-def test_bad_solver(tmp_path, change):
+def test_invalid_solver_settings_are_rejected(tmp_path, change):
     with pytest.raises(ValueError, match=next(iter(change))):
         trainer(tmp_path, **change).run()
     cfg = settings()
@@ -291,8 +291,8 @@ def test_bad_solver(tmp_path, change):
 
 
 @pytest.mark.parametrize("method", ["linear", "constant"])
-def test_schedule_is_the_familys(method):
-    """Base rate x warm-up x gamma for each milestone passed, written out."""
+def test_multistep_schedule_matches_maskrcnn_benchmark(method):
+    """Writes out the formula: base rate x warm-up x gamma for each passed milestone."""
     solver = settings(
         SCHEDULE="MULTISTEP",
         STEPS=(3, 6),
@@ -309,7 +309,7 @@ def test_schedule_is_the_familys(method):
         assert learning_rate_factor(solver, step) == pytest.approx(expected)
 
 
-def test_half_precision_weights(tmp_path):
+def test_half_precision_weights_keep_batch_norm_in_float32(tmp_path):
     model = Tiny()
     model.norm.running_var.fill_(1e6)
     save_weights(tmp_path / "w.pt", model.state_dict(), "X: 1\n", ["a"], half=True)
@@ -323,7 +323,7 @@ def test_half_precision_weights(tmp_path):
     assert torch.allclose(loaded.conv.weight, model.conv.weight, atol=1e-3)
 
 
-def test_weights_that_do_not_fit_are_named():
+def test_load_weights_names_every_mismatch():
     state = Tiny().state_dict()
     state["other"] = state.pop("conv.bias")
     state["conv.weight"] = torch.zeros(1, 2)
@@ -340,7 +340,7 @@ class Evil:
         return print, ("code of a checkpoint was run",)
 
 
-def test_damaged_and_hostile_files(tmp_path, capsys):
+def test_damaged_and_malicious_files_are_rejected(tmp_path, capsys):
     path = tmp_path / "w.pt"
     save_weights(path, Tiny().state_dict(), "", ["a"])
     good = path.read_bytes()
@@ -349,7 +349,7 @@ def test_damaged_and_hostile_files(tmp_path, capsys):
         with pytest.raises(CheckpointError, match="damaged") as caught:
             load_checkpoint(path)
         assert "\n" not in str(caught.value) and "weights_only" not in str(caught.value)
-    path.write_bytes(b"\xff\xd8\xff\xe0")  # as JPEG begins
+    path.write_bytes(b"\xff\xd8\xff\xe0")  # the first bytes of a JPEG
     with pytest.raises(
         CheckpointError, match=r"or not a checkpoint \(not what torch.save writes\); copy"
     ):

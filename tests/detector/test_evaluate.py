@@ -19,7 +19,7 @@ from detops.engine.evaluate import to_coco
 
 
 def crowd(count):
-    """An image with so many objects, in rows."""
+    """Returns the truth of one image with `count` objects, in rows."""
     boxes = [[12 * (i % 50), 12 * (i // 50), 10, 10] for i in range(count)]
     return {
         "images": [{"id": 1, "file_name": "a.png", "width": 600, "height": 600}],
@@ -38,14 +38,14 @@ def answers(truth):
     ]
 
 
-def test_perfect_detections():
+def test_perfect_detections_have_ap_1():
     truth = crowd(20)
     metrics = coco_metrics(truth, answers(truth))
     assert [metrics[key] for key in ("AP", "AP50", "AP75", "AR")] == pytest.approx([1, 1, 1, 1])
     assert metrics["max_detections"] == 100 and metrics["objects"] == 20
 
 
-def test_crowds_are_not_counted():
+def test_coco_metrics_ignore_crowds():
     truth = crowd(5)
     found = answers(truth)
     truth["annotations"][0]["iscrowd"] = 1
@@ -54,7 +54,7 @@ def test_crowds_are_not_counted():
     assert metrics["AP"] == pytest.approx(1)
 
 
-def test_more_objects_than_the_standard_limit():
+def test_detection_limit_grows_with_the_objects_per_image():
     truth = crowd(150)
     metrics = coco_metrics(truth, answers(truth))
     assert metrics["max_detections"] == 300 and metrics["AP"] == pytest.approx(1)
@@ -63,7 +63,7 @@ def test_more_objects_than_the_standard_limit():
     assert coco_metrics(truth, answers(truth), 30)["AR"] == pytest.approx(0.2)
 
 
-def test_half_right_and_empty():
+def test_coco_metrics_reflect_missed_objects_and_empty_inputs():
     truth = crowd(10)
     metrics = coco_metrics(truth, answers(truth)[:5])
     assert metrics["AP50"] == pytest.approx(51 / 101) and metrics["AR"] == pytest.approx(0.5)
@@ -73,7 +73,7 @@ def test_half_right_and_empty():
         coco_metrics(truth, [], 0)
 
 
-def test_truth_without_area_crowds_and_annotation_ids():
+def test_truth_may_lack_area_iscrowd_and_annotation_ids():
     truth = with_masks(crowd(4))
     for image in truth["images"]:
         del image["width"], image["height"]
@@ -83,7 +83,7 @@ def test_truth_without_area_crowds_and_annotation_ids():
     assert metrics["AP"] == pytest.approx(1) and metrics["objects"] == 4
 
 
-def test_detections_without_masks_or_keypoints_find_none():
+def test_detections_without_masks_or_keypoints_miss_them():
     truth = with_masks(crowd(4))
     truth["annotations"] = [a | {"keypoints": [1, 2, 2]} for a in truth["annotations"]]
     found = answers(truth)
@@ -97,7 +97,7 @@ def test_detections_without_masks_or_keypoints_find_none():
     assert metrics["segm"]["AR"] == metrics["keypoints"]["AR"] == pytest.approx(0.25)
 
 
-def test_missing_area_is_that_of_the_mask_or_else_of_the_box():
+def test_missing_area_comes_from_the_mask_or_else_the_box():
     (given,) = with_masks(crowd(1))["annotations"]
     (halved,) = with_masks(crowd(1), shrink=5)["annotations"]
     truth = crowd(1)
@@ -109,7 +109,7 @@ def test_missing_area_is_that_of_the_mask_or_else_of_the_box():
     for image in truth["images"]:
         image["width"] = None
     truth["annotations"] = [halved | {"area": None}]
-    assert complete_truth(truth)["annotations"][0]["area"] == 100  # nothing to draw it in
+    assert complete_truth(truth)["annotations"][0]["area"] == 100  # no size to draw the polygon in
     truth["annotations"] = [given | {"area": None, "segmentation": whole}]
     assert complete_truth(truth)["annotations"][0]["area"] == 600
 
@@ -128,7 +128,7 @@ ODD = {
 @pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in ODD.items() for value in values]
 )
-def test_odd_values_of_the_truth_are_read_as_the_loaders_read_them(field, value):
+def test_metrics_read_odd_truth_values_like_the_loaders(field, value):
     truth = with_masks(crowd(3))
     for annotation in truth["annotations"]:
         annotation["keypoints"] = [*annotation["bbox"][:2], 2]
@@ -144,19 +144,19 @@ def test_odd_values_of_the_truth_are_read_as_the_loaders_read_them(field, value)
 
 
 @pytest.mark.parametrize("number", [float, np.float64, np.float32, np.int64, torch.tensor])
-def test_ids_of_any_type_of_number_are_equal(number):
+def test_ids_match_across_number_types(number):
     truth, plain = crowd(60), crowd(60)
     for entries, key in ((truth["images"], "id"), (truth["categories"], "id")):
         entries[0][key] = number(entries[0][key])
     for annotation in truth["annotations"][:30]:
         annotation["image_id"] = number(1)
-    # Twice 60 is the limit by default, if they are of one image.
+    # The default limit is twice the 60 objects, if all belong to one image.
     assert coco_metrics(truth, answers(plain)) == coco_metrics(plain, answers(plain))
     assert coco_metrics(truth, answers(truth)) == coco_metrics(plain, answers(plain))
     assert coco_metrics(truth, answers(truth))["max_detections"] == 120
 
 
-def test_images_of_texts_and_of_numbers_are_rated_together():
+def test_text_and_number_image_ids_are_rated_together():
     truth = crowd(4)
     truth["images"].append(truth["images"][0] | {"id": "b"})
     truth["annotations"][3]["image_id"] = "b"
@@ -176,7 +176,7 @@ def test_images_of_texts_and_of_numbers_are_rated_together():
         ({"category_id": [5]}, r"annotation 0: expected a value of category_id, got \[5\]"),
     ],
 )
-def test_broken_truth_is_named(change, message):
+def test_broken_truth_raises_and_names_the_annotation(change, message):
     truth = crowd(2)
     truth["annotations"][0] |= change
     with pytest.raises(ValueError, match=f"^ground_truth: .*{message}"):
@@ -184,7 +184,7 @@ def test_broken_truth_is_named(change, message):
 
 
 @pytest.mark.parametrize("field", ["image_id", "category_id", "score"])
-def test_detections_without_what_they_need_are_named(field):
+def test_incomplete_detections_raise_and_name_the_entry(field):
     truth = crowd(2)
     found = answers(truth)
     del found[1][field]
@@ -192,7 +192,7 @@ def test_detections_without_what_they_need_are_named(field):
         coco_metrics(truth, found)
 
 
-def test_detections_without_boxes_have_those_of_their_masks():
+def test_detections_without_boxes_use_those_of_their_masks():
     truth = with_masks(crowd(2))
     found = [a | {"score": 0.5} for a in truth["annotations"]]
     del found[0]["bbox"], found[1]["bbox"], found[1]["segmentation"]
@@ -201,7 +201,7 @@ def test_detections_without_boxes_have_those_of_their_masks():
 
 
 @pytest.mark.parametrize("sides", [{}, {"width": 600.0, "height": 600.0}, {"width": 0}])
-def test_sizes_of_images_matter_to_polygons_alone(sides):
+def test_only_polygons_require_image_sizes(sides):
     truth = with_masks(crowd(2))
     truth["images"] = [{"id": 1} | sides]
     found = [a | {"score": 0.5} for a in truth["annotations"]]
@@ -215,7 +215,7 @@ def test_sizes_of_images_matter_to_polygons_alone(sides):
 
 
 def with_masks(truth, shrink=0):
-    """The same with a polygon of each box, narrower by so many pixels."""
+    """Adds a polygon to each box, narrower by `shrink` pixels."""
     entries = [
         a | {"segmentation": [[x, y, x + w - shrink, y, x + w - shrink, y + h, x, y + h]]}
         for a in truth["annotations"]
@@ -224,7 +224,7 @@ def with_masks(truth, shrink=0):
     return truth | {"annotations": entries}
 
 
-def test_masks_are_rated_beside_boxes():
+def test_masks_are_rated_in_addition_to_boxes():
     truth = with_masks(crowd(4), shrink=4)
     found = {
         "boxes": torch.tensor([[x, y, x + w, y + h] for x, y, w, h in boxes_of(truth)]).float(),
@@ -235,7 +235,7 @@ def test_masks_are_rated_beside_boxes():
     for mask, (x, y, w, h) in zip(found["masks"], boxes_of(truth), strict=True):
         mask[0, y : y + h, x : x + w] = True
     metrics = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "segm"))
-    # Masks of 10 x 10 pixels on objects of 6 x 10: their IoU is 0.6, right at three of ten limits.
+    # Masks of 10 x 10 pixels on objects of 6 x 10: an IoU of 0.6 meets three of ten thresholds.
     assert metrics["AP"] == pytest.approx(1)
     assert metrics["segm"]["AP50"] == pytest.approx(1) and metrics["segm"]["AP75"] == 0
     assert metrics["segm"]["standard"]["max_detections"] == 100
@@ -250,7 +250,7 @@ def boxes_of(truth):
 
 
 @pytest.mark.parametrize("count", [17, 5])
-def test_keypoints_are_rated_beside_boxes(count):
+def test_keypoints_are_rated_in_addition_to_boxes(count):
     truth = crowd(3)
     points = torch.rand(3, count, 3) * 8
     points[:, :, 2] = 2
@@ -270,7 +270,7 @@ def test_keypoints_are_rated_beside_boxes(count):
     assert wrong["keypoints"]["AP"] == 0 and wrong["AP"] == pytest.approx(1)
 
 
-def test_splits_of_one_file_are_rated_apart(tmp_path, monkeypatch):
+def test_splits_of_one_file_get_distinct_result_names(tmp_path, monkeypatch):
     for folder, split in (("a", "val"), ("a", "test"), ("b", "val")):
         place = tmp_path / folder / split
         place.mkdir(parents=True)
@@ -290,7 +290,7 @@ def test_splits_of_one_file_are_rated_apart(tmp_path, monkeypatch):
     assert rated(a, b, "b/data.yaml?split=val") == [f"{whole[0]} 1", f"{whole[0]} 2", whole[1]]
 
 
-def test_plots_that_cannot_be_written_cost_no_results(tmp_path, monkeypatch):
+def test_results_are_written_even_if_plots_fail(tmp_path, monkeypatch):
     def fail(*arguments):
         raise OutputError("plots: cannot be written")
 

@@ -1,4 +1,4 @@
-"""maskrcnn-benchmark's YAML files, unchanged: the networks they describe, and small ones."""
+"""Networks of the unchanged maskrcnn-benchmark YAML files, in full size and small."""
 
 import re
 
@@ -14,7 +14,7 @@ from detops.modeling.image_list import to_image_list
 
 pytestmark = pytest.mark.slow
 
-# Names of the family's files and of ours for the same network.
+# Maps a maskrcnn-benchmark file to our config of the same network.
 SHIPPED = {
     "e2e_mask_rcnn_R_50_C4_1x": "mask_rcnn_R_50_C4_1x",
     "e2e_mask_rcnn_R_50_FPN_1x": "mask_rcnn_R_50_FPN_1x",
@@ -50,7 +50,7 @@ SMALL = [
 
 @pytest.fixture
 def family(tmp_path):
-    """The config of one of the family's files."""
+    """Returns a function that loads the config of a maskrcnn-benchmark file."""
 
     def load(name, overrides=()):
         file = tmp_path / "family.yaml"
@@ -64,7 +64,7 @@ def small(load, name, overrides=()):
     torch.manual_seed(0)
     if CONFIGS[name].count("NUM_GROUPS: 32"):
         overrides = ["MODEL.RESNETS.NUM_GROUPS", 2, *overrides]
-    # Without a pyramid, the channels of the body's last stage.
+    # Without a pyramid, the output channels are those of the last stage.
     channels = 8 if "FPN" in name else 32
     return build_detection_model(
         load(name, [*SMALL, "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", channels, *overrides])
@@ -72,7 +72,7 @@ def small(load, name, overrides=()):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_file_loads(family, name):
+def test_every_maskrcnn_benchmark_config_loads(family, name):
     cfg = family(name)
     assert cfg.MODEL.MASK_ON == ("mask_rcnn" in name)
     assert cfg.MODEL.KEYPOINT_ON == ("keypoint" in name)
@@ -81,8 +81,8 @@ def test_every_file_loads(family, name):
 
 
 @pytest.mark.parametrize("name", family_state.STATES)
-def test_names_and_shapes(family, name):
-    # Without memory: what counts are the names.
+def test_state_dict_matches_maskrcnn_benchmark(family, name):
+    # The meta device allocates no memory; names and shapes suffice.
     with torch.device("meta"):
         model = build_detection_model(family(name))
     state = {key: tuple(t.shape) for key, t in model.state_dict().items()}
@@ -90,7 +90,7 @@ def test_names_and_shapes(family, name):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_our_config_is_the_familys(family, request, name):
+def test_shipped_configs_equal_maskrcnn_benchmark(family, request, name):
     ours = load_config(request.config.rootpath / "configs" / f"{SHIPPED[name]}.yaml")
     theirs = family(name, ["MODEL.WEIGHT", ours.MODEL.WEIGHT])
     for section in ("MODEL", "INPUT", "DATALOADER", "SOLVER"):
@@ -98,13 +98,13 @@ def test_our_config_is_the_familys(family, request, name):
 
 
 def frozen_names(model, freeze_at):
-    """Parameters of what FREEZE_CONV_BODY_AT counts."""
+    """Returns the names of the parameters that FREEZE_CONV_BODY_AT freezes."""
     parts = ["stem", "layer1", "layer2", "layer3", "layer4"][:freeze_at]
     prefixes = tuple(f"backbone.body.{part}." for part in parts)
     return {n for n, _ in model.named_parameters() if n.startswith(prefixes)} if parts else set()
 
 
-# One of each kind, and variants that no published file has.
+# One network of each kind, and variants without a published file.
 NETWORKS = {n: (n, []) for n in SHIPPED if not re.search("101|mask|keypoint", n)} | {
     "X_50_32x8d_FPN": (
         "e2e_faster_rcnn_X_101_32x8d_FPN_1x",
@@ -135,7 +135,7 @@ NETWORKS = {n: (n, []) for n in SHIPPED if not re.search("101|mask|keypoint", n)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_small_one_trains_and_detects(family, network):
+def test_small_networks_train_and_detect(family, network):
     name, overrides = NETWORKS[network]
     model = small(family, name, overrides).train()
     losses = model(*example())
@@ -168,13 +168,13 @@ def test_a_small_one_trains_and_detects(family, network):
 
 
 @pytest.mark.parametrize("name", ["e2e_faster_rcnn_R_50_C4_1x", "rpn_R_50_C4_1x"])
-def test_no_objects(family, name):
+def test_training_without_objects_gives_finite_losses(family, name):
     model = small(family, name).train()
     target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
     total = sum(model([torch.rand(3, 40, 50)], [target]).values())
     total.backward()
     assert total.isfinite()
-    # Fused rectifiers take NaN for 0, so there may be boxes, but none that is NaN.
+    # Fused ReLUs turn NaN into 0, so boxes may appear, but all are finite.
     found = model.eval()([torch.full((3, 40, 40), float("nan"))])[0]
     assert found["boxes"].isfinite().all() and found["scores"].isfinite().all()
 
@@ -182,7 +182,7 @@ def test_no_objects(family, name):
 @pytest.mark.parametrize(
     "name", ["e2e_faster_rcnn_R_50_C4_1x", "dcn/e2e_faster_rcnn_mdconv_R_50_FPN_1x"]
 )
-def test_autocast(family, name):
+def test_autocast_gives_finite_float32_losses(family, name):
     model = small(family, name).train()
     with torch.autocast("cpu", torch.bfloat16):
         losses = model(*example())
@@ -193,7 +193,7 @@ def test_autocast(family, name):
             assert parameter.grad.isfinite().all(), parameter_name
 
 
-def test_rpn_alone_gives_its_proposals(family):
+def test_rpn_only_network_returns_its_proposals(family):
     model = small(family, "rpn_R_50_C4_1x", ["INPUT.MIN_SIZE_TEST", 0]).eval()
     assert model.roi_heads is None
     images = [torch.rand(3, 64, 80)]
@@ -285,6 +285,6 @@ def test_rpn_alone_gives_its_proposals(family):
         ),
     ],
 )
-def test_combinations_that_do_not_exist(family, name, overrides, message):
+def test_invalid_config_combinations_are_rejected(family, name, overrides, message):
     with pytest.raises(ConfigError, match=message):
         small(family, name, overrides)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weights of other classes, and the data's names for classes."""
+"""Fine-tuning: weights trained on other classes, and matching of class names."""
 
 import re
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ def changed(before, model):
     return {key for key, value in model.state_dict().items() if not torch.equal(before[key], value)}
 
 
-def test_predictors_of_other_classes_are_left_out():
+def test_loading_skips_predictors_of_other_classes():
     source = small_detector(seed=1, overrides=[CLASSES, 6])
     model = small_detector(seed=2)
     before = state_of(model)
@@ -61,7 +61,7 @@ def test_predictors_of_other_classes_are_left_out():
         assert torch.equal(value, (before if key in kept else source.state_dict())[key])
 
 
-def test_a_checkpoint_of_the_family():
+def test_maskrcnn_benchmark_weights_of_other_classes_load():
     source = small_detector(seed=1, overrides=[CLASSES, 6])
     state = {f"module.{key}": value for key, value in source.state_dict().items()}
     content = {"model": state, "optimizer": {}, "iteration": 3}
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_the_family():
     ]
 
 
-def test_the_same_classes_are_loaded_whole():
+def test_weights_of_the_same_classes_load_completely():
     source, model = small_detector(seed=1), small_detector(seed=2)
     report = load_weights_into(model, source.state_dict(), other_classes=True)
     assert report.left_out == () and report.loaded == len(source.state_dict())
@@ -85,7 +85,7 @@ def test_the_same_classes_are_loaded_whole():
         (["MODEL.RESNETS.STEM_OUT_CHANNELS", 8], "backbone.body.stem.conv1"),
     ],
 )
-def test_what_else_does_not_fit_stays_an_error(overrides, name):
+def test_other_mismatches_raise(overrides, name):
     source = small_detector(seed=1, overrides=[CLASSES, 6, *overrides])
     model = small_detector(seed=2)
     before = state_of(model)
@@ -98,7 +98,7 @@ def test_what_else_does_not_fit_stays_an_error(overrides, name):
         load_weights_into(model, narrow, other_classes=True)
 
 
-def test_a_predictor_of_another_width_is_an_error():
+def test_predictor_of_another_width_raises():
     state = small_detector().state_dict() | {f"{BOX}.cls_score.weight": torch.zeros(6, 31)}
     with pytest.raises(CheckpointError, match=r"cls_score.weight is \[6, 31\], the model's"):
         load_weights_into(small_detector(), state, other_classes=True)
@@ -116,7 +116,7 @@ def test_a_predictor_of_another_width_is_an_error():
         ("retinanet", ["MODEL.RETINANET.NUM_CLASSES", 4], ["rpn.head.cls_logits"]),
     ],
 )
-def test_detectors_of_torchvision(kind, overrides, left_out):
+def test_torchvision_weights_of_other_classes_load(kind, overrides, left_out):
     with torch.device("meta"):
         source = networks.build(kind)
         cfg = load_config(f"configs/{networks.CONFIGS[kind]}.yaml", overrides)
@@ -139,7 +139,7 @@ def test_labels_are_matched_by_name():
     assert matched_category_ids(("a", "b"), dataset("b", "a")) == [20, 10]
     assert matched_category_ids(("A", "b", "c"), dataset("B", "a")) == [20, 10, None]
     assert matched_category_ids(("N/A", "x", "N/A"), dataset("X")) == [None, 10, None]
-    # Where case tells two apart, it counts.
+    # Case matters if names differ only in case.
     assert matched_category_ids(("a", "A"), dataset("A")) == [None, 10]
 
 
@@ -150,13 +150,13 @@ def test_labels_are_matched_by_name():
         (("a", "A"), ("b",), "differ"),
     ],
 )
-def test_names_that_do_not_match(names, data, message):
+def test_unmatched_category_names_raise(names, data, message):
     with pytest.raises(ValueError, match=message):
         matched_category_ids(names, dataset(*data))
 
 
-def test_the_names_of_the_layers_are_the_models():
-    """A renamed layer must not slip through as one of other classes."""
+def test_predictor_layer_names_exist_in_the_models():
+    """A renamed layer must not be skipped like a predictor of other classes."""
     from detops.engine.weights import PREDICTORS, RETINANET_PREDICTORS
 
     names = set()

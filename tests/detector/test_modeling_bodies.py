@@ -1,4 +1,4 @@
-"""Bodies and box heads against torchvision and against their formulas."""
+"""Backbone bodies and box heads, compared with torchvision and with their formulas."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ GN = partial(group_norm, num_groups=2, dim_per_gp=-1, eps=1e-5)
 
 
 def randomised(module, seed=0):
-    """Buffers and parameters that are not ones and zeros, so that none can be left out."""
+    """Randomises buffers and parameters: with ones and zeros a skipped one would go unnoticed."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in module.state_dict().items():
         noise = torch.rand(tensor.shape, generator=generator)
@@ -34,7 +34,7 @@ def randomised(module, seed=0):
 
 
 @pytest.mark.parametrize(("groups", "width", "first_output"), [(1, 8, 0), (4, 4, 3)])
-def test_body_is_torchvisions(groups, width, first_output):
+def test_resnet_body_matches_torchvision(groups, width, first_output):
     def block(inputs, outputs, stride, stage):
         return Bottleneck(
             inputs,
@@ -79,7 +79,7 @@ def test_body_is_torchvisions(groups, width, first_output):
 @pytest.mark.parametrize("in_1x1", [True, False])
 @pytest.mark.parametrize("dilation", [1, 3])
 @pytest.mark.parametrize("deformable", [0, 1])
-def test_where_a_block_strides(in_1x1, dilation, deformable):
+def test_bottleneck_strides_in_the_configured_convolution(in_1x1, dilation, deformable):
     block = Bottleneck(
         8, 16, 2, GN, width=4, stride_in_1x1=in_1x1, dilation=dilation, deformable_groups=deformable
     )
@@ -92,7 +92,7 @@ def test_where_a_block_strides(in_1x1, dilation, deformable):
     assert block(torch.randn(1, 8, 9, 12)).shape == (1, 16, *((5, 6) if stride == 2 else (9, 12)))
 
 
-def test_frozen_stages():
+def test_freeze_at_freezes_the_first_stages():
     def body(freeze_at):
         return ResNet(
             stem=Stem(4, GN),
@@ -116,14 +116,14 @@ def test_frozen_stages():
 @pytest.mark.parametrize("modulated", [False, True])
 @pytest.mark.parametrize(("groups", "deformable_groups"), [(1, 1), (2, 4)])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_deformable_convolution_is_torchvisions(modulated, groups, deformable_groups, layout):
+def test_deformable_convolution_matches_torchvision(modulated, groups, deformable_groups, layout):
     torch.manual_seed(0)
     layer = DeformConv(
         8, 6, stride=2, dilation=2, groups=groups, deformable_groups=deformable_groups,
         modulated=modulated,
     )  # fmt: skip
     x = torch.randn(2, 8, 9, 11).to(memory_format=layout)
-    # As it starts: a plain convolution, modulated half of one.
+    # Initially the layer is a plain convolution; if modulated, half of one.
     plain = nn.functional.conv2d(x, layer.conv.weight, None, 2, 2, 2, groups)
     torch.testing.assert_close(layer(x), plain * (0.5 if modulated else 1.0), rtol=1e-4, atol=1e-5)
     nn.init.normal_(layer.offset.weight, std=0.2)
@@ -147,7 +147,7 @@ POOLER = {"sampling_ratio": 2, "scales": (1 / 16,)}
 
 
 @pytest.mark.parametrize(("dilation", "size"), [(1, 3), (2, 6)])
-def test_conv5_head(dilation, size):
+def test_conv5_head_matches_its_formula(dilation, size):
     block = partial(Bottleneck, width=4, dilation=dilation)
     head = nn.Sequential()
     head.layer4 = stack(lambda i, o, s, stage: block(i, o, s, FrozenBatchNorm2d), 8, 16, 3, 3)
@@ -168,7 +168,7 @@ def test_conv5_head(dilation, size):
 
 
 @pytest.mark.parametrize("norm", [None, GN])
-def test_extractors_of_vectors(norm):
+def test_vector_feature_extractors_match_their_formulas(norm):
     features = [torch.randn(2, 4, 7, 6)]
     pooled = torchvision.ops.roi_align(features[0], BOXES, 3, 1 / 16, 2)
     mlp = FPN2MLPFeatureExtractor(

@@ -42,7 +42,7 @@ def step_by_step(conv, x, norm=None, relu=False, add=None):
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize("norm", [frozen_norm, None, lambda c: nn.GroupNorm(3, c)])
 @pytest.mark.parametrize("kwargs", [{}, {"bias": False}, {"stride": 2, "groups": 4, "dilation": 2}])
-def test_equals_the_layers_one_by_one(dtype, relu, added, norm, kwargs):
+def test_conv2d_equals_the_separate_layers(dtype, relu, added, norm, kwargs):
     conv, norm = layers(dtype, norm=norm, **kwargs)
     x = image(dtype)
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_equals_the_layers_one_by_one(dtype, relu, added, norm, kwargs):
         expected = step_by_step(conv, x, norm, relu, add)
         before = None if add is None else add.clone()
         close = {"rtol": 2e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
-        for _ in range(2):  # the second time from folded weights
+        for _ in range(2):  # the second call uses folded weights
             found = conv2d(conv, x, norm, relu=relu, add=add)
             torch.testing.assert_close(found, expected, **close)
             assert found.is_contiguous(memory_format=torch.channels_last)
@@ -63,7 +63,7 @@ def test_equals_the_layers_one_by_one(dtype, relu, added, norm, kwargs):
 @pytest.mark.parametrize("norm", [frozen_norm, None])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("size", [(2, 8, 9, 7), (1, 8, 3, 3)])
-def test_gradients(norm, bias, size):
+def test_conv2d_gradients_equal_the_separate_layers(norm, bias, size):
     conv, norm = layers(torch.float64, bias, norm)
     add = torch.randn(size[0], 12, *size[2:], dtype=torch.float64)
     gradients = []
@@ -77,14 +77,14 @@ def test_gradients(norm, bias, size):
     torch.testing.assert_close(*gradients)
 
 
-def test_frozen_layers_want_no_gradient():
+def test_frozen_layers_keep_folded_weights():
     conv, norm = layers()
     conv.requires_grad_(False)
     conv2d(conv, image(), norm)
     assert conv in _KEPT
 
 
-def test_no_images():
+def test_conv2d_accepts_an_empty_batch():
     conv, norm = layers()
     x = image(size=(0, 8, 9, 7))
     with torch.no_grad():
@@ -106,7 +106,7 @@ def rewritten(conv, norm):
 
 
 @torch.no_grad()
-def test_folded_weights_follow_the_weights():
+def test_folded_weights_follow_weight_changes():
     conv, norm = layers()
     changes = 0
     for change in rewritten(conv, norm):
@@ -118,7 +118,7 @@ def test_folded_weights_follow_the_weights():
     assert changes == 10
 
 
-def test_after_a_step_of_the_optimizer():
+def test_training_drops_folded_weights_and_refolds_them():
     conv, norm = layers()
     optimizer = torch.optim.SGD(conv.parameters(), 1e-3)
     x = image()
@@ -127,11 +127,11 @@ def test_after_a_step_of_the_optimizer():
             torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
         assert conv in _KEPT
         conv2d(conv, x, norm).sum().backward()
-        assert conv not in _KEPT  # half the memory while training
+        assert conv not in _KEPT  # halves the memory in training
         optimizer.step()
 
 
-def test_weights_made_in_inference_mode():
+def test_inference_tensors_are_used_without_folding():
     with torch.inference_mode():
         conv, norm = layers()
         for _ in range(2):
@@ -141,7 +141,7 @@ def test_weights_made_in_inference_mode():
         assert conv not in _KEPT
 
 
-def test_folded_in_inference_mode_used_elsewhere():
+def test_weights_folded_in_inference_mode_work_outside_it():
     conv, norm = layers()
     x = image()
     with torch.inference_mode():
@@ -151,7 +151,7 @@ def test_folded_in_inference_mode_used_elsewhere():
 
 
 @torch.no_grad()
-def test_copies_and_pickles_carry_no_folded_weights():
+def test_copies_and_pickles_exclude_folded_weights():
     conv, norm = layers()
     pair = nn.ModuleList([conv, norm])
     names = set(pair.state_dict())
@@ -166,7 +166,7 @@ def test_copies_and_pickles_carry_no_folded_weights():
 
 
 @torch.no_grad()
-def test_hooks_are_called():
+def test_conv2d_calls_forward_hooks():
     conv, norm = layers()
     x = image()
     seen = []
@@ -178,14 +178,14 @@ def test_hooks_are_called():
 
 
 @torch.no_grad()
-def test_other_layers_are_called_as_they_are():
+def test_unsupported_layers_are_called_unchanged():
     x = image()
     convs = [nn.Conv2d(8, 12, 3, padding="same"), nn.Conv2d(8, 12, 3, padding_mode="reflect")]
     for conv in [*convs, nn.Sequential(nn.Conv2d(8, 12, 1), nn.GroupNorm(3, 12), nn.ReLU())]:
         torch.testing.assert_close(conv2d(conv, x, relu=True), F.relu(conv(x)))
 
 
-def test_autocast():
+def test_conv2d_follows_autocast():
     conv, norm = layers()
     x = image()
     with torch.no_grad():
@@ -200,7 +200,7 @@ def test_autocast():
         assert conv2d(conv, x, norm.float()).dtype == torch.bfloat16
 
 
-def test_without_onednn(monkeypatch):
+def test_conv2d_works_without_onednn(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     conv, norm = layers()
     x, add = image(), torch.randn(2, 12, 9, 7)
@@ -211,7 +211,7 @@ def test_without_onednn(monkeypatch):
 
 
 @pytest.mark.parametrize("gradient", [True, False])
-def test_blocks_leave_their_input_alone(gradient):
+def test_blocks_leave_their_input_unchanged(gradient):
     for block in (
         BasicBlock(8, 8, 1, frozen_norm),
         Bottleneck(8, 8, 1, frozen_norm, width=4, groups=1, stride_in_1x1=True),
@@ -225,7 +225,7 @@ def test_blocks_leave_their_input_alone(gradient):
 
 
 @pytest.mark.parametrize("size", [(6, 10), (5, 9), (6, 9)])
-def test_add_enlarged(size):
+def test_add_enlarged_equals_interpolate_and_add(size):
     finer = image(size=(2, 8, *size))
     coarser = image(size=(2, 8, 3, 5))
     expected = finer + F.interpolate(coarser, size=size)
@@ -233,7 +233,7 @@ def test_add_enlarged(size):
 
 
 @pytest.mark.parametrize("size", [(6, 10), (5, 9)])
-def test_gradients_of_add_enlarged(size):
+def test_add_enlarged_passes_gradient_checks(size):
     torch.manual_seed(0)
     finer = torch.randn(2, 4, *size, dtype=torch.float64, requires_grad=True)
     coarser = torch.randn(2, 4, 3, 5, dtype=torch.float64, requires_grad=True)
@@ -244,7 +244,7 @@ def test_gradients_of_add_enlarged(size):
 
 @pytest.mark.parametrize("norm", [None, lambda c: nn.GroupNorm(2, c)])
 @pytest.mark.parametrize("relu", [True, False])
-def test_gradients_of_pyramids(norm, relu):
+def test_fpn_passes_gradient_checks(norm, relu):
     torch.manual_seed(0)
     fpn = FPN([4, 6, 8], 4, norm=norm, relu=relu).double()
     maps = [torch.randn(1, c, s, s, dtype=torch.float64) for c, s in ((4, 9), (6, 5), (8, 3))]

@@ -1,4 +1,4 @@
-"""MODEL.CONVENTION: detections as the code has them where the weights were trained."""
+"""MODEL.CONVENTION maskrcnn-benchmark: detections equal those of the original code."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ STRIDES, RATIOS = (4, 8, 16, 32, 64), (0.5, 1.0, 2.0)
 
 
 def picture(height, width, seed=0):
-    """Smooth, with edges, in bytes."""
+    """Returns a smooth uint8 image with edges."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
     large = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
@@ -39,7 +39,7 @@ def as_image(pixels):
 
 
 def calibrate(model):
-    """Has logits and deltas spread as those of a detector do."""
+    """Scales layers so that logits and deltas spread like those of a trained detector."""
     image = as_image(picture(90, 120, 5))
     batch = to_image_list([model._normalise(image)], model.size_divisibility)
     features = model.backbone(batch.tensors)
@@ -53,7 +53,8 @@ def calibrate(model):
         output = head.predictor(head.feature_extractor(features, boxes))[i]
         layer = (head.predictor.cls_score, head.predictor.bbox_pred)[i]
         layer.weight.mul_(wanted / output.std())
-    if model.roi_heads.mask is not None:  # no 0 and 1: between them lies many a half
+    # Saturated masks of 0 and 1 would interpolate to exactly 0.5 at many pixels.
+    if model.roi_heads.mask is not None:
         mask = model.roi_heads.mask
         output = mask.predictor(mask.feature_extractor(features, boxes), torch.ones(3).long())
         mask.predictor.mask_fcn_logits.weight.mul_(2 / output.std())
@@ -61,7 +62,7 @@ def calibrate(model):
 
 @torch.no_grad()
 def detector(config="mask_rcnn_R_50_FPN_1x", overrides=()):
-    """With weights that tell boxes apart, and the anchors of maskrcnn-benchmark."""
+    """Builds a detector that scores boxes differently, with the maskrcnn-benchmark anchors."""
     torch.manual_seed(0)
     model = build_detection_model(
         load_config(f"configs/{config}.yaml", [*SMALL, *BOX, *MASK, *overrides])
@@ -81,7 +82,7 @@ def detector(config="mask_rcnn_R_50_FPN_1x", overrides=()):
 
 @pytest.mark.parametrize("height, width", [(60, 90), (90, 60), (64, 64), (300, 70), (33, 200)])
 @pytest.mark.parametrize("small, large", [(48, 80), (100, 160), (60, 1000), (0, 10)])
-def test_images_are_resized_as_by_pillow(height, width, small, large):
+def test_images_are_resized_like_pillow(height, width, small, large):
     pixels, mean = picture(height, width), (1.0, 2.0, 3.0)
     ours = CONVENTIONS["maskrcnn-benchmark"].resize(
         as_image(pixels),
@@ -97,12 +98,12 @@ def test_images_are_resized_as_by_pillow(height, width, small, large):
     torch.compiler.reset()
     graph = torch.compile(CONVENTIONS["maskrcnn-benchmark"].resize, fullgraph=True, backend="eager")
     traced = graph(as_image(pixels), lambda x: x * 255, small, large)
-    # Half of a byte is rounded up or down, in either of Pillow's two passes.
+    # Either of Pillow's two passes may round half a byte up or down.
     assert (traced.flip(0) - torch.tensor(mean).view(3, 1, 1) - expected).abs().max() < 2.01
 
 
 @pytest.mark.parametrize("scales", [[0.25, 0.125, 0.0625, 0.03125], [0.0625]])
-def test_pooling(scales):
+def test_pooler_matches_maskrcnn_benchmark(scales):
     generator = torch.Generator().manual_seed(1)
     features = [torch.randn(2, 3, int(640 * s), int(800 * s), generator=generator) for s in scales]
     side = torch.tensor([1.0, 30, 111, 112, 223, 224, 447, 448, 500])
@@ -129,7 +130,7 @@ def test_clipped_boxes_keep_a_pixel():
 
 @torch.no_grad()
 def expected_detections(model, pictures, monkeypatch):
-    """The reference, on what the layers of our network give."""
+    """Yields the reference detections from the layer outputs of our network."""
     mean = model.pixel_mean.flatten().tolist()
     small = [reference.prepare(p, model.min_size_test, model.max_size_test, mean) for p in pictures]
     batch = to_image_list(small, model.size_divisibility)
@@ -175,7 +176,7 @@ def expected_detections(model, pictures, monkeypatch):
         yield boxes, score, labels, torch.stack(pasted)
 
 
-def test_detections_are_those_of_maskrcnn_benchmark(monkeypatch):
+def test_detections_match_maskrcnn_benchmark(monkeypatch):
     model = detector()
     pictures = [picture(80, 120), picture(130, 70, 1)]
     with torch.no_grad():
@@ -202,7 +203,7 @@ def test_detections_are_those_of_maskrcnn_benchmark(monkeypatch):
     assert counts > 10
 
 
-def test_keypoints_are_found_up_to_the_last_pixel():
+def test_keypoints_stay_within_the_last_pixel_of_their_box():
     settings = ["MODEL.ROI_KEYPOINT_HEAD.CONV_LAYERS", [16, 16]]
     settings += ["MODEL.ROI_BOX_HEAD.NUM_CLASSES", 2, "MODEL.ROI_HEADS.SCORE_THRESH", 0.0]
     model = detector("keypoint_rcnn_R_50_FPN_1x", settings)
@@ -215,7 +216,7 @@ def test_keypoints_are_found_up_to_the_last_pixel():
     assert (points <= torch.maximum(corners[..., 2:], corners[..., :2] + 1) + 1e-3).all()
 
 
-def test_retinanet_clips_by_it():
+def test_retinanet_uses_the_convention():
     model = build_detection_model(
         load_config(
             "configs/retinanet_R_50_FPN_1x.yaml", ["MODEL.CONVENTION", "maskrcnn-benchmark"]
@@ -225,7 +226,7 @@ def test_retinanet_clips_by_it():
     assert model.convention is CONVENTIONS["maskrcnn-benchmark"]
 
 
-def test_another_convention_is_refused():
+def test_unknown_convention_is_rejected():
     config = load_config(None, ["MODEL.CONVENTION", "torch"])
     with pytest.raises(
         ConfigError,

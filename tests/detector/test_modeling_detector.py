@@ -39,7 +39,7 @@ def from_the_root(monkeypatch, request):
     monkeypatch.chdir(request.config.rootpath)
 
 
-def test_names_and_shapes_of_r50_fpn():
+def test_r50_fpn_state_dict_has_expected_names_and_shapes():
     model = build_detection_model(load_config("configs/faster_rcnn_R_50_FPN_1x.yaml"))
     state = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     expected = {
@@ -68,7 +68,7 @@ def test_names_and_shapes_of_r50_fpn():
     }
     assert {name: state.get(name) for name in expected} == expected
     body = [n for n in state if n.startswith("backbone.body.")]
-    # 53 convolutions, each with a frozen normalisation of four buffers.
+    # 53 convolutions, each followed by a frozen batch norm with four buffers.
     assert len(body) == 53 * 5 and len(state) == 265 + 16 + 5 + 6 + 8
     frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
     assert frozen == {n for n in state if "conv" in n or "downsample.0" in n} & {
@@ -87,7 +87,7 @@ def test_training_gives_losses_that_reach_every_parameter():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
 
 
-def test_inference_gives_detections_in_pixels_of_each_image():
+def test_detections_are_in_pixels_of_each_image():
     model = small_detector(overrides=["MODEL.ROI_HEADS.SCORE_THRESH", 0.0]).eval()
     images, _ = example()
     with torch.no_grad():
@@ -101,7 +101,7 @@ def test_inference_gives_detections_in_pixels_of_each_image():
         assert (boxes[:, 3] <= image.shape[1]).all() and (boxes[:, 2:] > boxes[:, :2]).all()
 
 
-def test_same_seed_same_bits():
+def test_same_seed_gives_the_same_bits():
     states = []
     for _ in range(2):
         model = small_detector(seed=5).train()
@@ -115,7 +115,7 @@ def test_same_seed_same_bits():
         assert torch.equal(states[0][name], states[1][name]), name
 
 
-def test_it_learns():
+def test_training_lowers_the_loss():
     model = small_detector().train()
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     totals = []
@@ -130,7 +130,7 @@ def test_it_learns():
 
 
 @pytest.mark.parametrize("size", [(3, 1, 1), (3, 5, 90), (3, 33, 2)])
-def test_tiny_images_and_no_objects(size):
+def test_tiny_images_without_objects_train_and_detect(size):
     model = small_detector(overrides=["INPUT.MIN_SIZE_TRAIN", "(0,)", "INPUT.MIN_SIZE_TEST", 0])
     target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
     losses = model.train()([torch.rand(size)], [target])
@@ -140,27 +140,27 @@ def test_tiny_images_and_no_objects(size):
     assert model.eval()([torch.rand(size)])[0]["boxes"].shape[1] == 4
 
 
-def test_a_nan_image_does_not_crash():
+def test_nan_image_gives_no_detections():
     model = small_detector().eval()
     found = model([torch.full((3, 40, 40), float("nan"))])
     assert found[0]["boxes"].shape == (0, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_images_of_every_floating_dtype(dtype):
+def test_images_of_any_floating_dtype_give_equal_detections(dtype):
     images = [image.to(dtype) for image in IMAGES]
     model = small_detector().eval()
     for found, expected in zip(model(images), model([x.float() for x in images]), strict=True):
         assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
-def test_a_detector_of_double_precision_takes_float_images():
+def test_float64_detector_accepts_float32_images():
     model = small_detector().double().eval()
     (found,) = model(IMAGES[:1])
     assert found["boxes"].dtype == torch.float64 and len(found["boxes"]) > 0
 
 
-def test_autocast():
+def test_autocast_gives_finite_float32_losses():
     model = small_detector().train()
     with torch.autocast("cpu", torch.bfloat16):
         losses = model(*example())
@@ -190,7 +190,7 @@ IMAGES, TARGETS = example()
          r"targets\[0\]\['labels'\]\[1\]: expected at least 1 and below 3, got 3"),
     ],
 )  # fmt: skip
-def test_bad_input(images, targets, message):
+def test_invalid_images_and_targets_are_rejected(images, targets, message):
     with pytest.raises(ValueError, match=message):
         small_detector().train()(images, targets)
 
@@ -209,6 +209,6 @@ def test_bad_input(images, targets, message):
         (["MODEL.GROUP_NORM.NUM_GROUPS", 7], "16 channels do not divide into 7 groups"),
     ],
 )
-def test_bad_configs(overrides, message):
+def test_invalid_configs_are_rejected(overrides, message):
     with pytest.raises(ConfigError, match=message):
         small_detector(overrides=overrides)

@@ -1,4 +1,4 @@
-"""MODEL.CONVENTION detectron2: its weights detect as they do there."""
+"""MODEL.CONVENTION detectron2: detections equal those of detectron2 with the same weights."""
 
 import math
 
@@ -33,7 +33,7 @@ def as_image(pixels):
 
 
 def counterparts(found, expected):
-    """Where each of our detections stands among the expected ones."""
+    """Returns the index of each of our detections among the expected ones."""
     close = (found["scores"][:, None] - expected["scores"]).abs() < 1e-4
     close &= found["labels"][:, None] == expected["classes"] + 1
     close &= ((found["boxes"][:, None] - expected["boxes"]).abs() < 0.01).all(dim=2)
@@ -43,7 +43,7 @@ def counterparts(found, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_detections_are_those_of_detectron2(kind):
+def test_detections_match_detectron2(kind):
     state, expected = networks.case(kind)
     model = detector(kind)
     load_weights_into(model, state, complete=True)
@@ -64,7 +64,7 @@ def test_detections_are_those_of_detectron2(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_default_convention_detects_otherwise(kind):
+def test_default_convention_gives_other_detections(kind):
     state, expected = networks.case(kind)
     model, other = detector(kind), detector(kind, ["MODEL.CONVENTION", "detops"])
     load_weights_into(model, state)
@@ -81,7 +81,7 @@ SIZES = [(60, 90), (90, 60), (64, 64), (100, 200), (200, 100), (300, 70), (33, 2
 
 @pytest.mark.parametrize("height, width", SIZES)
 @pytest.mark.parametrize("small, large", [(48, 80), (100, 160), (60, 1000), (800, 1333), (0, 10)])
-def test_images_are_resized_as_by_pillow(height, width, small, large):
+def test_images_are_resized_like_pillow(height, width, small, large):
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     mean = torch.tensor(reference.MEAN).view(3, 1, 1)
     ours = CONVENTION.resize(as_image(pixels), lambda x: x.flip(0) * 255 - mean, small, large)
@@ -93,15 +93,15 @@ def test_images_are_resized_as_by_pillow(height, width, small, large):
 
 
 class Resized(torch.nn.Module):
-    """What a detector does with an image at first."""
+    """Resizes an image like the first step of a detector."""
 
     def forward(self, image):
         return CONVENTION.resize(image, lambda x: x * 255, 48, 80)
 
 
 @pytest.mark.slow
-def test_images_are_resized_in_a_graph():
-    """Which knows no Pillow: half of a byte is rounded up or down, in either of two passes."""
+def test_compiled_and_exported_resize_matches_eager():
+    """Graphs resize without Pillow: either of two passes may round half a byte up or down."""
     images = [torch.rand(3, *size) for size in ((60, 90), (90, 60), (33, 200), (64, 96))]
     compiled = torch.compile(Resized(), fullgraph=True, backend="eager")
     sides = {1: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}
@@ -113,8 +113,8 @@ def test_images_are_resized_in_a_graph():
     torch.compiler.reset()
 
 
-def test_sides_are_rounded_as_there():
-    """Where half a pixel decides, the order of arithmetic does."""
+def test_resized_sides_are_rounded_like_detectron2():
+    """At exactly half a pixel, the order of arithmetic decides the rounding."""
     halves = 0
     for height in range(1, 130):
         for width in range(1, 130):
@@ -127,7 +127,7 @@ def test_sides_are_rounded_as_there():
     assert halves > 20
 
 
-def test_anchors_are_exact_and_size_by_size():
+def test_anchors_are_unrounded_and_ordered_by_size():
     sizes = [[32, 32 * 2 ** (1 / 3)], [64.0, 80.3]]
     features = [torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 2, 2)]
     generator = AnchorGenerator(sizes, reference.RATIOS, (8, 16), convention=CONVENTION)
@@ -142,7 +142,7 @@ def test_anchors_are_exact_and_size_by_size():
 
 
 @pytest.mark.parametrize("scales", [[0.25, 0.125, 0.0625, 0.03125], [0.0625]])
-def test_pooling(scales):
+def test_pooler_matches_detectron2(scales):
     generator = torch.Generator().manual_seed(1)
     features = [torch.randn(2, 3, int(640 * s), int(960 * s), generator=generator) for s in scales]
     below = float(np.nextafter(np.float32(224), np.float32(0)))
@@ -166,7 +166,7 @@ def test_pooling(scales):
     assert none.shape == (0, 3, 5, 5)
 
 
-def test_sides_must_be_above_the_minimum():
+def test_boxes_need_sides_above_the_minimum():
     boxes = torch.tensor([[0.0, 0, 5, 6], [1, 1, 1, 9], [2, 2, 2.001, 9], [0, 0, math.nan, 3]])
     assert CONVENTION.large(boxes, 0).tolist() == [0, 2]
     assert CONVENTION.large(boxes, 5).tolist() == []
@@ -175,8 +175,8 @@ def test_sides_must_be_above_the_minimum():
     assert CONVENTIONS["detops"].large(boxes, 5).tolist() == [0]
 
 
-def test_proposals_are_counted_over_all_levels():
-    """Those without area are none; the limit is that of the image."""
+def test_proposal_limit_counts_all_levels_of_an_image():
+    """Boxes without area are dropped; the limit applies per image."""
     select = ProposalSelector(detops.BoxCoder(), 10, 4, 4, False, 0.7, 0, CONVENTION)
     anchors = [
         torch.tensor([[0.0, 0, 9, 9], [50, 0, 59, 9], [-9, 0, 0, 9], [10, 10, 30, 30]]),
@@ -185,12 +185,12 @@ def test_proposals_are_counted_over_all_levels():
     logits = [torch.tensor([[1.0, 2, 9, 4]]), torch.tensor([[7.0, 3]])]
     deltas = [torch.zeros(1, len(a), 4) for a in anchors]
     ((boxes, scores),) = select(logits, deltas, anchors, [(100, 100)])
-    # The third lies beside the image.
+    # The third anchor lies outside the image.
     assert scores.tolist() == [7, 4, 3, 2]
     assert boxes.tolist()[1] == [10, 10, 30, 30]
 
 
-def test_detections_without_area_count_and_then_fall():
+def test_empty_detections_count_toward_the_limit_then_drop():
     process = BoxPostProcessor(detops.BoxCoder(), 0.1, 0.5, 2, CONVENTION)
     proposals = torch.tensor([[20.0, 0, 30, 9], [0, 0, 9, 9], [0, 12, 9, 19], [2, 0, 2 + 2**-7, 9]])
     logits = torch.tensor([[0.0, 5], [0, 4], [0, 3], [0, 6]])
@@ -204,8 +204,8 @@ def test_detections_without_area_count_and_then_fall():
     assert ours["boxes"].tolist() == proposals[1:3].tolist()
 
 
-def test_retinanet_thins_boxes_as_they_are():
-    """Within the image these two are one; as they are they hardly meet."""
+def test_retinanet_runs_nms_on_unclipped_boxes():
+    """Clipped to the image, the two boxes are equal; unclipped, they hardly overlap."""
     anchors = [torch.tensor([[0.0, 0, 10, 10], [-90, 0, 10, 10]])]
     logits, deltas = [torch.tensor([[[2.0], [1]]])], [torch.zeros(1, 2, 4)]
     coder = detops.BoxCoder()
@@ -216,8 +216,8 @@ def test_retinanet_thins_boxes_as_they_are():
     assert CONVENTION.in_image(anchors[0], (50, 50)).tolist() == [[0, 0, 10, 10]] * 2
 
 
-def test_masks_reach_the_threshold():
-    """At 0.5 exactly a pixel is set, and boxes stay where they are."""
+def test_mask_pixels_at_the_threshold_are_set():
+    """A pixel of exactly 0.5 is set, and boxes keep their position."""
     half = CONVENTION.paste(
         torch.full((1, 1, 4, 4), 0.5), torch.tensor([[2.0, 3, 6, 7]]), (9, 9), 0.5
     )
@@ -239,7 +239,7 @@ def test_masks_reach_the_threshold():
     assert none.shape == (0, 1, 5, 6)
 
 
-def test_the_configs_are_detectron2s():
+def test_shipped_configs_match_detectron2():
     for kind in KINDS:
         cfg = load_config(f"configs/detectron2_{kind}_R_50_FPN.yaml")
         assert list(cfg.INPUT.PIXEL_MEAN) == list(reference.MEAN)

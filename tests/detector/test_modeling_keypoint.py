@@ -71,7 +71,7 @@ def some_keypoints():
     return points
 
 
-def test_cells_are_torchvisions():
+def test_keypoint_cells_match_torchvision():
     points = some_keypoints()
     cells, valid = torchvision_heads.keypoints_to_heatmap(points.nan_to_num(-9), BOXES, 7)
     assert 0.1 < valid.float().mean() < 0.9
@@ -79,12 +79,12 @@ def test_cells_are_torchvisions():
     assert torch.equal(keypoint_cells(points, BOXES, 7), expected)
 
 
-def test_cells_by_hand():
+def test_keypoint_cells_equal_hand_computed_ones():
     box, points = BOXES[:1], torch.tensor([[[4.9, 10.1, 2], [10, 20, 1], [5, 5, 0], [-1, 5, 2]]])
     assert keypoint_cells(points, box, 10).tolist() == [[5 * 10 + 4, 99, -1, -1]]
 
 
-def test_loss_and_gradient_equal_a_slow_loop():
+def test_keypoint_loss_and_gradient_equal_a_slow_loop():
     logits = torch.randn(3, 4, 5, 5, requires_grad=True)
     cells = torch.tensor([[3, -1, 24, 0], [-1, -1, -1, -1], [7, 7, -1, 1]])
     loss = keypoint_loss(logits, cells)
@@ -99,7 +99,7 @@ def test_loss_and_gradient_equal_a_slow_loop():
     torch.testing.assert_close(*gradients)
 
 
-def test_loss_is_torchvisions():
+def test_keypoint_loss_matches_torchvision():
     logits, points = torch.randn(3, 40, 7, 7), some_keypoints().nan_to_num(-9)
     matched = torch.tensor([2, 0, 1])
     theirs = torchvision_heads.keypointrcnn_loss(logits, [BOXES], [points], [matched])
@@ -117,8 +117,8 @@ def head():
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("positives", [0, 2])
-def test_nothing_visible(autocast, positives):
-    """Every parameter has a gradient: parallel training waits for each."""
+def test_loss_without_visible_keypoints_is_0_with_gradients(autocast, positives):
+    """Every parameter gets a gradient: parallel training synchronises each of them."""
     part = head().train()
     features = [torch.rand(1, 4, s, s).to(memory_format=torch.channels_last) for s in (16, 8)]
     regions = [{"boxes": BOXES[:positives], "truth": torch.zeros(positives, dtype=torch.int64)}]
@@ -131,7 +131,7 @@ def test_nothing_visible(autocast, positives):
         assert parameter.grad is not None and not parameter.grad.any(), name
 
 
-def test_only_boxes_that_show_a_keypoint_take_part():
+def test_keypoint_loss_uses_only_boxes_with_visible_keypoints():
     part = head().train()
     features = [torch.rand(2, 4, s, s) for s in (16, 8)]
     points = torch.zeros(2, 5, 3)
@@ -150,13 +150,13 @@ def test_only_boxes_that_show_a_keypoint_take_part():
     assert logits.shape == (4, 5, 12, 12)
 
 
-def test_no_detections():
+def test_no_detections_give_empty_keypoints():
     found, losses = head().eval()([torch.rand(1, 4, 8, 8)] * 2, [{"boxes": torch.zeros(0, 4)}])
     assert found[0]["keypoints"].shape == (0, 5, 3) and losses == {}
     assert found[0]["keypoints_scores"].shape == (0, 5)
 
 
-def test_training_and_inference():
+def test_keypoint_detector_trains_and_detects():
     model = small_detector("MODEL.ROI_HEADS.SCORE_THRESH", 0.0)
     images, targets = example()
     for autocast in (False, True):
@@ -173,14 +173,14 @@ def test_training_and_inference():
             boxes, points = detection["boxes"], detection["keypoints"]
             assert len(boxes) and points.shape == (len(boxes), 3, 3)
             assert detection["keypoints_scores"].shape == points.shape[:2]
-            # In the image's pixels: within their boxes.
+            # Keypoints are in pixels of the image, within their boxes.
             assert (points[..., :2] >= boxes[:, None, :2] - 1e-3).all()
             assert (points[..., :2] <= boxes[:, None, 2:] + 1e-3).all()
             assert (points[..., 2] == 1).all()
 
 
-def test_it_learns_keypoints():
-    """The loss starts at that of a guess, log of the number of cells."""
+def test_training_lowers_the_keypoint_loss():
+    """The loss starts at that of a guess, the log of the number of cells."""
     model = small_detector("INPUT.MIN_SIZE_TRAIN", (64,)).train()
     optimizer = torch.optim.AdamW(model.parameters(), 4e-3)
     images, targets = example()
@@ -203,7 +203,7 @@ def test_it_learns_keypoints():
         (lambda k: {"keypoints": 3}, r"targets\[0\]: expected a tensor 'keypoints'"),
     ],
 )
-def test_bad_targets(change, message):
+def test_invalid_keypoint_targets_are_rejected(change, message):
     images, targets = example()
     targets[0] |= change(targets[0]["keypoints"])
     with pytest.raises(ValueError, match=message):
@@ -218,6 +218,6 @@ def test_bad_targets(change, message):
         ("SHARE_BOX_FEATURE_EXTRACTOR", True, "expected False, for FPN2MLP"),
     ],
 )
-def test_bad_configs(key, value, message):
+def test_invalid_keypoint_configs_are_rejected(key, value, message):
     with pytest.raises(ConfigError, match=message):
         small_detector(f"MODEL.ROI_KEYPOINT_HEAD.{key}", value)

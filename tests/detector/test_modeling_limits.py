@@ -1,4 +1,4 @@
-"""Limits of 0 and test-time augmentation, as maskrcnn-benchmark has them."""
+"""Limits of 0 and test-time augmentation, as in maskrcnn-benchmark."""
 
 import pytest
 import torch
@@ -29,13 +29,13 @@ def selector(**changes):
 
 
 def selected(levels, **changes):
-    """Of so many levels of 30 anchors each, that are the proposals: how many stay on each."""
+    """Returns how many of 30 anchors, used as proposals, remain on each of `levels` levels."""
     anchors = [boxes_of(30, seed) for seed in range(levels)]
     scores = [torch.rand(1, 30, generator=torch.Generator().manual_seed(9)) for _ in anchors]
     deltas = [torch.zeros(1, 30, 4) for _ in anchors]
     boxes, logits = selector(**changes)(scores, deltas, anchors, [SIZE])[0]
     assert (logits.diff() <= 0).all()
-    # An anchor comes out of the box coder with a rounding error.
+    # The box coder returns an anchor with a rounding error.
     return [int(((boxes[:, None] - a).abs().amax(2) < 1e-3).any(1).sum()) for a in anchors]
 
 
@@ -45,7 +45,7 @@ def kept(level, threshold):
 
 
 @pytest.mark.parametrize("key", ["POST_NMS_TOP_N_TEST", "NMS_THRESH"])
-def test_rpn(key):
+def test_rpn_treats_0_as_no_limit_and_no_nms(key):
     assert selected(1) == [5] and selected(2, fpn_post_nms_top_n=99) == [5, 5]
     if key == "POST_NMS_TOP_N_TEST":
         assert kept(0, 0.5) > 5 and selected(1, post_nms_top_n=0) == [kept(0, 0.5)]
@@ -53,19 +53,19 @@ def test_rpn(key):
         assert selected(2, post_nms_top_n=0, fpn_post_nms_top_n=99) == both
         assert sum(selected(2, post_nms_top_n=0)) == 8
     else:
-        # There, the limit is part of the suppression that does not take place.
+        # maskrcnn-benchmark applies the limit only as part of NMS, which is skipped here.
         assert selected(1, nms_thresh=0.0) == selected(1, nms_thresh=-1.0) == [30]
         assert sum(selected(2, nms_thresh=0.0)) == 8
 
 
-def test_rpn_limits_that_let_nothing_through():
-    """The family's topk takes these, and 0 of what there is."""
+def test_rpn_top_n_of_0_keeps_no_proposals():
+    """maskrcnn-benchmark passes these limits to topk, which then selects nothing."""
     assert selected(1, pre_nms_top_n=0) == [0]
     assert sum(selected(2, fpn_post_nms_top_n=0)) == 0
 
 
 @pytest.mark.parametrize(("nms", "limit", "expected"), [(0.5, 7, 7), (0.5, 0, "nms"), (0.0, 0, 60)])
-def test_box_head(nms, limit, expected):
+def test_box_head_applies_nms_and_the_detection_limit(nms, limit, expected):
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(30, 3, generator=generator)
     head = BoxPostProcessor(BoxCoder(), 0.0, nms, limit)
@@ -79,7 +79,7 @@ def test_box_head(nms, limit, expected):
 
 
 @pytest.mark.parametrize(("nms", "limit", "expected"), [(0.5, 7, 7), (0.5, 0, "nms"), (0.0, 0, 60)])
-def test_retinanet(nms, limit, expected):
+def test_retinanet_applies_nms_and_the_detection_limit(nms, limit, expected):
     logits = torch.randn(1, 30, 2, generator=torch.Generator().manual_seed(3))
     head = RetinaNetPostProcessor(BoxCoder(), 0.0, 1000, nms, limit)
     (found,) = head([logits], [torch.zeros(1, 30, 4)], [boxes_of(30)], [SIZE])
@@ -105,7 +105,7 @@ def detector(config="configs/tree_crowns.yaml", *overrides):
     torch.manual_seed(0)
     cfg = load_config(config, [*SMALL, *overrides])
     model = build_detection_model(cfg).eval()
-    if model.roi_heads is not None:  # scores and boxes that tell proposals apart
+    if model.roi_heads is not None:  # scores and boxes that differ per proposal
         torch.nn.init.normal_(model.roi_heads.box.predictor.cls_score.weight, std=0.5)
         torch.nn.init.normal_(model.roi_heads.box.predictor.bbox_pred.weight, std=0.1)
     return model
@@ -117,7 +117,7 @@ def from_the_root(monkeypatch, request):
 
 
 def seen(model, image, shorter, longer, mirrored):
-    """What the box head says of one view, in pixels of the image, step by step."""
+    """Computes the box head's output for one view, in pixels of the image, step by step."""
     height, width = image.shape[1:]
     scale = min(shorter / min(height, width), longer / max(height, width))
     h, w = int(height * scale), int(width * scale)
@@ -141,7 +141,7 @@ def seen(model, image, shorter, longer, mirrored):
 
 
 @torch.no_grad()
-def test_views_are_thinned_together():
+def test_nms_merges_the_detections_of_all_views():
     model, image = detector("configs/tree_crowns.yaml", *VIEWS), torch.rand(3, 64, 90)
     (found,) = model([image])
     forms = [(64, 96, False), (64, 96, True), *((s, 100, m) for s in (48, 80) for m in (0, 1))]
@@ -165,20 +165,20 @@ def test_views_are_thinned_together():
 
 
 @torch.no_grad()
-def test_the_mirrored_image_gives_mirrored_boxes():
+def test_mirrored_image_gives_mirrored_boxes():
     flips = ["TEST.BBOX_AUG.ENABLED", True, "TEST.BBOX_AUG.H_FLIP", True]
-    # Without padding, in which a mirrored image lies on the other side.
+    # This size avoids padding, which would be on the other side of the mirrored image.
     model, image = detector("configs/tree_crowns.yaml", *flips), torch.rand(3, 64, 96)
     (found,), (mirrored,) = model([image]), model([image.flip(2)])
     torch.testing.assert_close(found["scores"], mirrored["scores"], rtol=1e-4, atol=1e-5)
     x1, y1, x2, y2 = mirrored["boxes"].unbind(1)
     back = torch.stack([96 - x2, y1, 96 - x1, y2], 1)
-    best = found["scores"] > found["scores"][30]  # ties may change places
+    best = found["scores"] > found["scores"][30]  # ties may swap
     torch.testing.assert_close(found["boxes"][best], back[best], rtol=1e-4, atol=1e-2)
 
 
 @torch.no_grad()
-def test_masks_are_of_the_merged_boxes():
+def test_merged_boxes_get_masks():
     small = ["MODEL.ROI_MASK_HEAD.CONV_LAYERS", (8,), "MODEL.RESNETS.WIDTH_PER_GROUP", 4]
     model = detector("configs/mask_rcnn_R_50_FPN_1x.yaml", *small, *VIEWS)
     for found, image in zip(model(2 * [torch.rand(3, 64, 80)]), range(2), strict=True):
@@ -186,6 +186,6 @@ def test_masks_are_of_the_merged_boxes():
 
 
 @pytest.mark.parametrize("config", ["retinanet_R_50_FPN_1x", "rpn_R_50_FPN_1x"])
-def test_views_without_a_box_head_are_refused(config):
+def test_augmentation_without_a_box_head_is_rejected(config):
     with pytest.raises(ConfigError, match="^TEST.BBOX_AUG.ENABLED: expected False with"):
         detector(f"configs/{config}.yaml", *VIEWS)

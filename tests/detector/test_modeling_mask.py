@@ -65,7 +65,7 @@ def example():
 
 
 def slow_crop(mask, box, size):
-    """Bilinear samples, about one per pixel, sample by sample."""
+    """Crops a mask by bilinear samples, about one per pixel, in a loop."""
     height, width = mask.shape
     x1, y1, x2, y2 = box
     per_x, per_y = math.ceil((x2 - x1) / size), math.ceil((y2 - y1) / size)
@@ -96,7 +96,7 @@ def slow_crop(mask, box, size):
 BOXES = torch.tensor([[3.2, 4.1, 20.7, 19.9], [0.0, 0, 23, 21], [15.5, 2.25, 18, 20], [6, 6, 7, 8]])
 
 
-def test_crops_equal_a_slow_loop():
+def test_mask_crops_equal_a_slow_loop():
     masks = torch.rand(3, 21, 23) > 0.4
     truth = torch.tensor([2, 0, 2, 1])
     ours = crop_masks(masks, truth, BOXES, 5)
@@ -105,7 +105,7 @@ def test_crops_equal_a_slow_loop():
     assert torch.equal(crop_masks(masks.byte() * 255, truth, BOXES, 5), ours)
 
 
-def test_a_cell_is_the_share_that_is_covered():
+def test_cropped_cell_is_its_covered_fraction():
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
     mask[0, 2:5, 1:6] = True
     box, truth = torch.tensor([[0.0, 0, 8, 8]]), torch.tensor([0])
@@ -113,10 +113,10 @@ def test_a_cell_is_the_share_that_is_covered():
     torch.testing.assert_close(crop_masks(mask, truth, box, 4), shares)
 
 
-def test_loss_and_gradients_equal_a_slow_loop():
-    """With logits of every class, of which one counts."""
+def test_mask_loss_and_gradients_equal_a_slow_loop():
+    """The predictor computes logits of every class, but only one counts."""
     targets = [{"masks": torch.rand(2, 21, 23) > 0.5}, {"masks": torch.rand(1, 30, 19) > 0.5}]
-    sizes = [(42, 46), (15, 38)]  # the second has another aspect in the batch
+    sizes = [(42, 46), (15, 38)]  # the second image has another aspect ratio in the batch
     scales = [torch.tensor([2.0, 2, 2, 2]), torch.tensor([2, 0.5, 2, 0.5])]
     boxes = [BOXES[:2], BOXES[2:3]]
     truth, labels = [[1, 0], [0]], [[2, 1], [3]]
@@ -172,8 +172,8 @@ def nothing(count):
 @pytest.mark.parametrize("norm", [None, norm])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("objects", [0, 2])
-def test_no_positives(norm, autocast, objects):
-    """Every parameter has a gradient: parallel training waits for each."""
+def test_loss_without_positives_is_0_with_gradients(norm, autocast, objects):
+    """Every parameter gets a gradient: parallel training synchronises each of them."""
     part = head(norm).train()
     features = [torch.rand(2, 4, s, s).to(memory_format=torch.channels_last) for s in (16, 8)]
     target = {"masks": torch.zeros(objects, 64, 64, dtype=torch.bool)}
@@ -185,13 +185,13 @@ def test_no_positives(norm, autocast, objects):
         assert parameter.grad is not None and not parameter.grad.any(), name
 
 
-def test_no_detections():
+def test_no_detections_give_empty_masks():
     found, losses = head().eval()([torch.rand(1, 4, 8, 8)] * 2, nothing(1), [(32, 32)])
     assert found[0]["masks"].shape == (0, 1, 14, 14) and losses == {}
     assert paste_masks(found[0]["masks"], found[0]["boxes"], (5, 9), 0.5).shape == (0, 1, 5, 9)
 
 
-def test_probabilities_are_those_of_the_label():
+def test_mask_head_returns_the_probabilities_of_the_label():
     part = head(dilation=2).eval()
     features = [torch.rand(2, 4, s, s) for s in (16, 8)]
     regions = [{"boxes": b, "labels": torch.tensor([1, 2])} for b in BOXES.split(2)]
@@ -208,7 +208,7 @@ def test_probabilities_are_those_of_the_label():
     assert set(regions[0]) == {"boxes", "labels"}
 
 
-def test_pasted_masks_are_torchvisions():
+def test_pasted_masks_match_torchvision():
     corner = torch.rand(60, 2) * 90 - 15
     far = corner + 0.5 + torch.rand(60, 2) ** 3 * 90
     boxes = torch.cat([corner, far.clamp(min=2)], 1)  # torchvision fails outside the image
@@ -221,7 +221,7 @@ def test_pasted_masks_are_torchvisions():
     assert torch.equal(ours[clear], (theirs > 0.5)[clear])
 
 
-def test_a_crop_pasted_is_the_mask():
+def test_pasting_a_crop_restores_the_mask():
     mask = disc(90, 110, 52, 41, 31)[None]
     box = torch.tensor([[20.3, 9.1, 84.2, 73.4]])
     crop = crop_masks(mask, torch.tensor([0]), box, 28).unsqueeze(1)
@@ -231,7 +231,7 @@ def test_a_crop_pasted_is_the_mask():
         assert (mask & other).sum() / (mask | other).sum() > least
 
 
-def test_training_and_inference():
+def test_mask_detector_trains_and_detects():
     model = small_detector("MODEL.ROI_HEADS.SCORE_THRESH", 0.0)
     images, targets = example()
     for autocast in (False, True):
@@ -258,7 +258,7 @@ def test_training_and_inference():
 
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_fifth_stage_as_feature_extractor(share, dilation):
+def test_mask_head_may_share_the_fifth_stage(share, dilation):
     overrides = SMALL[SMALL.index("MODEL.RESNETS.STEM_OUT_CHANNELS") :] + [
         "MODEL.ROI_MASK_HEAD.SHARE_BOX_FEATURE_EXTRACTOR", share,
         "MODEL.RESNETS.RES5_DILATION", dilation, "MODEL.ROI_MASK_HEAD.RESOLUTION", 14 * dilation,
@@ -277,7 +277,7 @@ def test_fifth_stage_as_feature_extractor(share, dilation):
     assert len(calls) == 1
     for name, parameter in mask.named_parameters():
         assert parameter.grad.isfinite().all() and parameter.grad.any(), name
-    # Without sharing, the loss of the masks says nothing to the box head.
+    # Without sharing, the mask loss gives the box head no gradient.
     assert all((p.grad is not None) == share for p in box.feature_extractor.parameters())
     with torch.no_grad():
         found = model.eval()(images)
@@ -288,7 +288,7 @@ def test_fifth_stage_as_feature_extractor(share, dilation):
 
 
 @pytest.mark.parametrize("size", [(3, 1, 1), (3, 5, 90)])
-def test_odd_images_without_objects(size):
+def test_tiny_images_without_objects_train_and_detect(size):
     model = small_detector("INPUT.MIN_SIZE_TRAIN", "(0,)", "INPUT.MIN_SIZE_TEST", 0)
     target = {
         "boxes": torch.zeros(0, 4),
@@ -303,7 +303,7 @@ def test_odd_images_without_objects(size):
     assert found["masks"].shape == (len(found["boxes"]), 1, *size[1:])
 
 
-def test_it_learns_masks():
+def test_training_learns_masks():
     model = small_detector("INPUT.MIN_SIZE_TRAIN", (64,)).train()
     optimizer = torch.optim.AdamW(model.parameters(), 4e-3)
     images, targets = example()
@@ -329,14 +329,14 @@ def test_it_learns_masks():
         (lambda m: {"masks": None}, r"targets\[0\]: expected a tensor 'masks'"),
     ],
 )
-def test_bad_targets(change, message):
+def test_invalid_mask_targets_are_rejected(change, message):
     images, targets = example()
     targets[0] |= change(targets[0]["masks"])
     with pytest.raises(ValueError, match=message):
         small_detector().train()(images, targets)
 
 
-def test_a_network_without_heads_has_no_masks():
+def test_rpn_only_network_rejects_masks():
     with pytest.raises(ConfigError, match="MODEL.MASK_ON: expected False with MODEL.RPN_ONLY"):
         small_detector("MODEL.RPN_ONLY", True)
 
@@ -353,6 +353,6 @@ def test_a_network_without_heads_has_no_masks():
          "ROI_MASK_HEAD.SHARE_BOX_FEATURE_EXTRACTOR: expected False, for FPN2MLP"),
     ],
 )  # fmt: skip
-def test_bad_configs(overrides, message):
+def test_invalid_mask_configs_are_rejected(overrides, message):
     with pytest.raises(ConfigError, match=message):
         small_detector(f"MODEL.ROI_MASK_HEAD.{overrides[0]}", overrides[1])

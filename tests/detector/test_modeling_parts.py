@@ -19,7 +19,7 @@ from detops.modeling.rpn.inference import ProposalSelector
 from detops.modeling.rpn.loss import RPNLoss
 
 
-def test_registry():
+def test_registry_finds_parts_and_rejects_unknown_names():
     registry = Registry("MODEL.PART")
     registry.register("b", "a")(dict)
     assert registry["a"] is dict and registry["b"] is dict
@@ -29,7 +29,7 @@ def test_registry():
         registry.register("a")(list)
 
 
-def test_anchors_are_torchvisions():
+def test_anchors_match_torchvision():
     sizes, ratios = ((32,), (64,), (120,)), (0.5, 1.0, 2.0)
     features = [torch.zeros(1, 1, 64 // s, 96 // s) for s in (4, 8, 16)]
     ours = torch.cat(AnchorGenerator(sizes, ratios, (4, 8, 16))(features))
@@ -38,7 +38,7 @@ def test_anchors_are_torchvisions():
     assert torch.equal(ours, theirs)
 
 
-def test_anchors_by_hand():
+def test_anchors_equal_hand_computed_ones():
     generator = AnchorGenerator([[4, 8]], [1.0], [10], straddle_thresh=0)
     (anchors,) = generator([torch.zeros(1, 1, 1, 2)])
     assert anchors.tolist() == [[-2, -2, 2, 2], [-4, -4, 4, 4], [8, -2, 12, 2], [6, -4, 14, 4]]
@@ -50,16 +50,16 @@ def test_anchors_by_hand():
         generator([torch.zeros(1, 1, 1, 1)] * 2)
 
 
-def test_matcher():
+def test_matcher_labels_boxes_by_iou():
     # Unit squares in a row: shifted by d they have an IoU of (1 - d) / (1 + d).
     def squares(*x):
         return torch.tensor([[v, 0.0, v + 1, 1.0] for v in x]).reshape(-1, 4)
 
     truth, boxes = squares(0.0, 10.0), squares(0.1, 0.4, 0.9, 5.0, 10.3)
     assert Matcher(0.7, 0.4)(truth, boxes).tolist() == [0, -2, -1, -1, -2]
-    # The last is the best that the second ground truth has.
+    # The last box is the best match of the second ground truth.
     assert Matcher(0.7, 0.4, True)(truth, boxes).tolist() == [0, -2, -1, -1, 1]
-    # All that share a ground truth's best are matched; a ground truth that meets nothing has none.
+    # All boxes tied for the best IoU match; a ground truth without overlap matches none.
     ties = squares(-0.75, 0.75, 0.8)
     assert Matcher(0.7, 0.4, True)(squares(0.0, 50.0), ties).tolist() == [0, 0, -1]
     assert Matcher(0.7, 0.4, True)(squares(), ties).tolist() == [-1, -1, -1]
@@ -68,7 +68,7 @@ def test_matcher():
         Matcher(0.3, 0.4)
 
 
-def test_matcher_is_the_matrix_rule():
+def test_matcher_equals_the_rule_on_the_iou_matrix():
     truth = reference.random_boxes(30)
     boxes = torch.cat([reference.random_boxes(400), truth[:5] + torch.rand(5, 4)])
     iou = detops.box_iou(truth, boxes)
@@ -79,7 +79,7 @@ def test_matcher_is_the_matrix_rule():
     assert torch.equal(Matcher(0.7, 0.3, True)(truth, boxes), expected)
 
 
-def test_sampler():
+def test_sampler_balances_positives_and_negatives():
     labels = torch.tensor([1] * 10 + [0] * 50 + [-1] * 20)
     positive, negative = BalancedSampler(32, 0.25)(labels)
     assert len(positive) == 8 and len(negative) == 24
@@ -93,7 +93,7 @@ def test_sampler():
     assert torch.equal(*draws)
 
 
-def test_sampler_is_hardly_moved_by_one_box():
+def test_removing_one_box_barely_changes_the_sample():
     corner = torch.rand(400, 2) * 300
     boxes = torch.cat([corner, corner + 10 + torch.rand(400, 2) * 90], 1)
     labels = (torch.rand(400) < 0.3).long()
@@ -109,7 +109,7 @@ def test_sampler_is_hardly_moved_by_one_box():
     for left_out in (0, 137, 399):
         assert len(everything & draw(torch.arange(400) != left_out)) >= 127
     assert len(everything & draw(torch.arange(400), seed=6)) < 90
-    # Every box has the same chance.
+    # Every box is equally likely to be drawn.
     times = torch.zeros(400)
     for seed in range(200):
         generator = torch.Generator().manual_seed(seed)
@@ -120,14 +120,14 @@ def test_sampler_is_hardly_moved_by_one_box():
         assert times[labels == label].std() == pytest.approx(float(expected), rel=0.2)
 
 
-def test_image_list():
+def test_image_list_pads_images_to_one_size():
     batch = to_image_list([torch.ones(3, 5, 9), torch.ones(3, 7, 4)], 8)
     assert batch.tensors.shape == (2, 3, 8, 16) and batch.sizes == [(5, 9), (7, 4)]
     assert batch.tensors.is_contiguous(memory_format=torch.channels_last)
     assert batch.tensors.sum() == 3 * (45 + 28)
 
 
-def test_frozen_batch_norm_is_a_batch_norm_in_evaluation():
+def test_frozen_batch_norm_equals_batch_norm_in_eval_mode():
     ours, theirs = FrozenBatchNorm2d(4), torch.nn.BatchNorm2d(4, eps=1e-30).eval()
     for name in ("weight", "bias", "running_mean", "running_var"):
         value = torch.rand(4) + 0.5
@@ -138,7 +138,7 @@ def test_frozen_batch_norm_is_a_batch_norm_in_evaluation():
     assert not list(ours.parameters())
 
 
-def test_group_norm_arguments():
+def test_group_norm_validates_its_arguments():
     assert group_norm(32, 8, -1, 1e-5).num_groups == 8
     assert group_norm(32, -1, 16, 1e-5).num_groups == 2
     with pytest.raises(ValueError, match="either NUM_GROUPS or DIM_PER_GP"):
@@ -148,7 +148,7 @@ def test_group_norm_arguments():
 
 
 @pytest.mark.parametrize("top", ["none", "pool", "c5", "p5"])
-def test_fpn_equals_torchvisions(top):
+def test_fpn_matches_torchvision(top):
     extra = torchvision.ops.feature_pyramid_network
     ours_top, theirs_top = {
         "none": (None, None),
@@ -193,7 +193,7 @@ def test_proposals_equal_a_slow_loop():
         assert torch.equal(found_scores, torch.cat(scores)[order])
     per_batch = ProposalSelector(detops.BoxCoder(), 30, 8, 12, True, 0.5, 3)
     assert sum(len(b) for b, _ in per_batch(logits, deltas, anchors, sizes)) == 12
-    # One level: the count over all levels is not asked for.
+    # With one level, the limit over all levels does not apply.
     few = ProposalSelector(detops.BoxCoder(), 30, 8, 2, True, 0.5, 3)
     one = few(logits[:1], deltas[:1], anchors[:1], sizes)
     assert [len(b) for b, _ in one] == [8, 8]
@@ -225,7 +225,7 @@ def test_detections_equal_a_slow_loop():
         torch.testing.assert_close(rows, expected)
 
 
-def test_rpn_loss_by_hand():
+def test_rpn_loss_equals_the_hand_computed_value():
     anchors = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30], [0, 0, 5, 10]])
     logits = torch.tensor([[0.5, -1.0, 3.0]], requires_grad=True)
     deltas = torch.zeros(1, 3, 4, requires_grad=True)
@@ -235,15 +235,15 @@ def test_rpn_loss_by_hand():
     sample = loss.sample(anchors, visible, target)
     assert sample.anchors.tolist() == [0, 1] and sample.labels.tolist() == [1, 0]
     losses = loss(logits[0, sample.anchors], deltas[0, sample.anchors], sample)
-    # The first is positive (IoU 9/11), the second negative, the third (4/11) left out.
+    # The first is positive (IoU 9/11), the second negative, the third (4/11) is ignored.
     bce = torch.nn.functional.softplus(torch.tensor([-0.5, -1.0])).sum() / 2
     torch.testing.assert_close(losses["loss_objectness"], bce)
-    # One delta of 0.1, below the bend at 1/9.
+    # One delta of 0.1 lies in the quadratic part, below 1/9.
     expected = 0.5 * 0.1**2 * 9 / 2
     torch.testing.assert_close(losses["loss_rpn_box_reg"].item(), expected)
 
 
-def test_rpn_head_at_some_anchors():
+def test_rpn_head_at_some_anchors_equals_the_full_head():
     head = RPNHead(4, 3).double()
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
@@ -268,7 +268,7 @@ def test_rpn_head_at_some_anchors():
         torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
-def test_gradient_of_some_anchors_is_the_same_every_time(two_threads):
+def test_gradient_of_some_anchors_is_deterministic(two_threads):
     head = RPNHead(64, 3)
     maps = [torch.randn(2, 64, 20, 20, requires_grad=True)]
     index = torch.randint(0, 2 * 3 * 20 * 20, (600,))
@@ -283,13 +283,13 @@ def test_gradient_of_some_anchors_is_the_same_every_time(two_threads):
         torch.testing.assert_close(one, two)
 
 
-def test_box_loss_by_hand():
+def test_box_loss_equals_the_hand_computed_value():
     loss = BoxLoss(Matcher(0.5, 0.5), BalancedSampler(4, 0.5), detops.BoxCoder(), False)
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]])
     matched, truth = torch.tensor([[2.0, 0, 12, 10]]), torch.tensor([0])
     sampled = [Sampled(boxes, torch.tensor([2, 0]), matched, truth)]
     logits, deltas = torch.zeros(2, 3), torch.zeros(2, 12)
-    deltas[0, 8] = 1.2  # class 2, dx; 0.2 is wanted
+    deltas[0, 8] = 1.2  # class 2, dx; the target is 0.2
     losses = loss(logits, deltas, sampled)
     torch.testing.assert_close(
         losses["loss_classifier"].item(), torch.log(torch.tensor(3.0)).item()

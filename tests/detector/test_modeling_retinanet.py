@@ -1,4 +1,4 @@
-"""RetinaNet, against torchvision's and against slow, obvious versions."""
+"""RetinaNet, compared with torchvision and with slow, obvious versions."""
 
 from types import SimpleNamespace
 
@@ -43,7 +43,7 @@ def small_detector(overrides=()):
     )
 
 
-def test_names_and_shapes():
+def test_state_dict_has_expected_names_and_shapes():
     model = build_detection_model(load_config("configs/retinanet_R_50_FPN_1x.yaml"))
     state = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     rest = {name: shape for name, shape in state.items() if not name.startswith("backbone.body.")}
@@ -64,7 +64,7 @@ def test_names_and_shapes():
     assert rest == expected | biases
 
 
-def test_anchors_at_every_scale_of_an_octave():
+def test_anchors_cover_every_scale_of_an_octave():
     model = small_detector(
         ["MODEL.RETINANET.ANCHOR_SIZES", (32, 64, 128), "MODEL.RETINANET.SCALES_PER_OCTAVE", 3]
     )
@@ -77,7 +77,7 @@ def test_anchors_at_every_scale_of_an_octave():
 
 
 @pytest.mark.parametrize("size", [(160, 224), (96, 32), (800, 1088)])
-def test_anchors_with_the_strides_of_odd_maps_are_torchvisions(size):
+def test_anchors_on_odd_feature_maps_match_torchvision(size):
     sizes, strides = ((32, 40), (64, 80), (128, 161)), (16, 32, 64)
     features = [torch.zeros(1, 1, -(-size[0] // s), -(-size[1] // s)) for s in strides]
     images = TorchvisionImageList(torch.zeros(1, 3, *size), [size])
@@ -88,7 +88,7 @@ def test_anchors_with_the_strides_of_odd_maps_are_torchvisions(size):
     assert not torch.equal(nominal, expected)
 
 
-def test_head_is_torchvisions():
+def test_head_matches_torchvision():
     ours = RetinaNetHead(in_channels=8, num_anchors=3, num_classes=5)
     reference = theirs.RetinaNetHead(8, 3, 5)
     pairs = (
@@ -105,12 +105,12 @@ def test_head_is_torchvisions():
     logits, deltas = ours(features)
     torch.testing.assert_close(torch.cat(logits, 1), expected["cls_logits"])
     torch.testing.assert_close(torch.cat(deltas, 1), expected["bbox_regression"])
-    # "Focal Loss", section 4.1: every class begins at the prior.
+    # "Focal Loss", section 4.1: every class starts at the prior.
     assert torch.cat(logits, 1).sigmoid().mean().item() == pytest.approx(0.01, rel=0.05)
 
 
 def random_outputs(images=2, classes=4):
-    """Logits, deltas and anchors of two levels."""
+    """Returns random logits, deltas and anchors of two levels."""
     generator = torch.Generator().manual_seed(3)
     logits, deltas, anchors = [], [], []
     for stride, height, width in ((8, 8, 10), (16, 4, 5)):
@@ -141,7 +141,7 @@ def random_targets():
     return targets
 
 
-def test_loss_is_torchvisions_on_one_image():
+def test_loss_of_one_image_matches_torchvision():
     logits, deltas, anchors = random_outputs(1, 5)
     target = random_targets()[0]
     every = torch.cat(anchors)
@@ -152,7 +152,7 @@ def test_loss_is_torchvisions_on_one_image():
     match = Matcher(0.5, 0.4, True)(target["boxes"], every)
     matched = int((match >= 0).sum())
     assert matched and (match == -2).any()
-    # torchvision's class number is the column; ours is one more.
+    # A torchvision label is the column index; ours is one more.
     expected = reference.compute_loss(
         [target | {"labels": target["labels"] - 1}],
         {"cls_logits": torch.cat(logits, 1), "bbox_regression": torch.cat(deltas, 1)},
@@ -164,7 +164,7 @@ def test_loss_is_torchvisions_on_one_image():
     torch.testing.assert_close(ours["loss_retina_reg"], expected["bbox_regression"])
 
 
-def test_loss_of_a_batch_by_hand():
+def test_loss_of_a_batch_equals_a_slow_loop():
     logits, deltas, anchors = random_outputs()
     for tensor in logits + deltas:
         tensor.requires_grad_()
@@ -197,7 +197,7 @@ def test_loss_of_a_batch_by_hand():
 
 
 @pytest.mark.parametrize("top_n", [1000, 30])
-def test_detections_are_torchvisions(top_n):
+def test_detections_match_torchvision(top_n):
     logits, deltas, anchors = random_outputs()
     sizes = [(60, 77), (50, 80)]
     ours = RetinaNetPostProcessor(BoxCoder(), 0.05, top_n, 0.5, 40)(logits, deltas, anchors, sizes)
@@ -217,7 +217,7 @@ def test_detections_are_torchvisions(top_n):
         assert torch.equal(mine["labels"], other["labels"] + 1)
 
 
-def test_nothing_above_the_threshold_and_nan():
+def test_low_scores_and_nan_give_no_detections():
     logits, deltas, anchors = random_outputs()
     select = RetinaNetPostProcessor(BoxCoder(), 0.05, 1000, 0.5, 100)
     for level in logits:
@@ -232,8 +232,8 @@ def test_nothing_above_the_threshold_and_nan():
 
 
 @pytest.mark.parametrize("top_n", [5, 1000])
-def test_nan_takes_no_place(top_n):
-    """One class is NaN of more anchors than are taken; their other classes still count."""
+def test_nan_scores_do_not_use_up_the_limit(top_n):
+    """One class is NaN at more anchors than are selected; their other classes still count."""
     logits, deltas, anchors = random_outputs()
     select = RetinaNetPostProcessor(BoxCoder(), 0.05, top_n, 0.5, 100)
     lowest = [level.clone() for level in logits]
@@ -255,7 +255,7 @@ def test_training_gives_losses_that_reach_every_parameter():
         assert parameter.grad.any(), name
 
 
-def test_it_learns_and_detects():
+def test_training_lowers_the_loss_and_finds_the_objects():
     model = small_detector().train()
     optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
     totals = []
@@ -276,7 +276,7 @@ def test_it_learns_and_detects():
 
 
 @pytest.mark.parametrize("size", [(3, 1, 1), (3, 5, 90), (3, 33, 2)])
-def test_tiny_images_and_no_objects(size):
+def test_tiny_images_without_objects_train_and_detect(size):
     model = small_detector(["INPUT.MIN_SIZE_TRAIN", "(0,)", "INPUT.MIN_SIZE_TEST", 0])
     target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
     losses = model.train()([torch.rand(size)], [target])
@@ -286,7 +286,7 @@ def test_tiny_images_and_no_objects(size):
     assert model.eval()([torch.rand(size)])[0]["boxes"].shape[1] == 4
 
 
-def test_autocast():
+def test_autocast_gives_finite_float32_losses():
     model = small_detector().train()
     with torch.autocast("cpu", torch.bfloat16):
         losses = model(*example())
@@ -294,7 +294,7 @@ def test_autocast():
     sum(losses.values()).backward()
 
 
-def test_targets_are_needed_and_labels_are_checked():
+def test_training_requires_targets_with_valid_labels():
     model, (images, targets) = small_detector().train(), example()
     with pytest.raises(ValueError, match="targets: expected one per image .2., got None"):
         model(images)
@@ -319,6 +319,6 @@ def test_targets_are_needed_and_labels_are_checked():
          r"expected one entry per level .2., got 3 and 3"),
     ],
 )  # fmt: skip
-def test_bad_configs(overrides, message):
+def test_invalid_configs_are_rejected(overrides, message):
     with pytest.raises(ConfigError, match=message):
         small_detector(overrides)

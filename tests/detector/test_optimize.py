@@ -1,4 +1,4 @@
-"""Optimized detectors find what the detectors find that they are made of."""
+"""Optimized detectors give the detections of the original detectors."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ SCORES, PIXELS = 1e-4, 0.05
 
 
 def partner(found, expected, i, left):
-    """Which of the detections that are left is the one that is expected, or None."""
+    """Returns which of the remaining detections matches the expected one, or None."""
     for j in left:
         near = (found["boxes"][j] - expected["boxes"][i]).abs().max() < PIXELS
         level = (found["scores"][j] - expected["scores"][i]).abs() < SCORES
@@ -42,7 +42,7 @@ def partner(found, expected, i, left):
 
 
 def missing(found, expected):
-    """How many expected detections have no partner; scores of rounding's distance may swap."""
+    """Counts detections without a partner; scores that differ by rounding may swap."""
     assert set(found) == set(expected)
     left, alone = list(range(len(found["boxes"]))), 0
     for i in range(len(expected["boxes"])):
@@ -55,7 +55,7 @@ def missing(found, expected):
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", {structure(name): name for name in CONFIGS}.values())
-def test_every_config(name, exact):
+def test_optimized_detectors_match_the_originals(name, exact):
     model = detector_of(structure(name), name)
     before = copy.deepcopy(model.state_dict())
     fast = detops.optimize(model, exact=exact)
@@ -86,9 +86,9 @@ IMAGES = (torch.rand(3, 160, 200), torch.rand(3, 190, 160))
 
 @torch.no_grad()
 def spread(model):
-    """Scores that differ and boxes of moderate size, which random weights do not give."""
+    """Rescales random weights so that scores differ and boxes have moderate sizes."""
     for name, module in model.named_modules():
-        if name.endswith("bn3"):  # a residual body without statistics grows by each block
+        if name.endswith("bn3"):  # without statistics, each residual block adds magnitude
             module.weight.fill_(0.2)
     layers = [m for n, m in model.named_modules() if n.endswith(("cls_score", "cls_logits"))]
     layers = [each for m in layers for each in (m if isinstance(m, nn.ModuleList) else [m])]
@@ -109,7 +109,7 @@ def spread(model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_torchvision(name):
+def test_optimized_torchvision_detectors_match_the_originals(name):
     torch.manual_seed(0)
     make = getattr(detection, name)
     model = spread(make(weights=None, weights_backbone=None, **MODELS[name]).eval())
@@ -120,22 +120,22 @@ def test_torchvision(name):
         for ours, within in ((exact, 2e-5), (fast, 1e-4)):
             for a, b in zip(maps_of(ours, batch), maps_of(model, batch), strict=True):
                 assert (a - b).abs().max() < within * b.abs().max()
-        # Random weights make boxes of rounding errors: those at a limit come and go.
+        # Random weights amplify rounding errors: boxes at a limit may appear or vanish.
         for found, expected in zip(exact(list(IMAGES)), model(list(IMAGES)), strict=True):
             assert len(expected["boxes"]) > 25
-            if expected["scores"].std() > 0.01:  # else any order will do
+            if expected["scores"].std() > 0.01:  # otherwise any order is valid
                 assert missing(found, expected) <= 0.04 * len(expected["boxes"])
 
 
 def maps_of(model, batch):
-    """What the body gives, and what the head makes of it."""
+    """Returns the feature maps, and the head outputs for them."""
     features = list(model.backbone(batch).values())
     heads = model.rpn.head(features) if hasattr(model, "rpn") else model.head(features).values()
     flat = [each if isinstance(each, list) else [each] for each in heads]
     return [*features, *(each for group in flat for each in group)]
 
 
-def test_a_trained_detector_on_photographs():
+def test_optimized_trained_detector_matches_on_photographs():
     detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")
     fast = detops.optimize(detector.model)
     kinds = {type(m) for m in fast.modules()}
@@ -149,7 +149,7 @@ def test_a_trained_detector_on_photographs():
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 3, 4), (0, 5, 3, 4), (1, 5, 1, 1)])
-def test_transposed_convolutions(shape):
+def test_packed_deconv2d_equals_conv_transpose2d(shape):
     deconv = nn.ConvTranspose2d(5, 7, 2, stride=2)
     x = torch.randn(shape)
     for relu in (False, True):
@@ -159,7 +159,7 @@ def test_transposed_convolutions(shape):
         torch.testing.assert_close(found, expected, check_stride=False)
 
 
-def test_linear_layers_of_maps():
+def test_packed_linear_accepts_feature_maps():
     linear = nn.Linear(3 * 4 * 5, 6)
     maps = torch.randn(9, 3, 4, 5)
     for x in (maps, maps.contiguous(memory_format=torch.channels_last), maps[:0]):
@@ -168,7 +168,7 @@ def test_linear_layers_of_maps():
             torch.testing.assert_close(found, linear(x.flatten(1)).relu())
 
 
-def test_copies_and_pickles():
+def test_optimized_detectors_can_be_copied_and_pickled():
     model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
     fast = detops.optimize(model)
     image = images_of((64, 80))[0]
@@ -179,7 +179,7 @@ def test_copies_and_pickles():
                 assert torch.equal(value, expected[key])
 
 
-def test_memory_stays_and_goes():
+def test_arena_reuses_and_releases_memory():
     before = _C.use_arena(True)
     try:
         x, weight = torch.randn(1, 3, 512, 512), torch.randn(8, 3, 1, 1)
@@ -205,8 +205,8 @@ def test_memory_stays_and_goes():
         _C.use_arena(before)
 
 
-def test_what_a_call_leaves_behind():
-    """The thread is as it was, after errors too; results outlive the model."""
+def test_calls_restore_the_thread_state():
+    """The thread state is restored, also after errors. Results outlive the model."""
     model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
     fast = detops.optimize(model)
     with torch.no_grad():
@@ -220,7 +220,7 @@ def test_what_a_call_leaves_behind():
     assert torch.equal(found["boxes"], boxes)
 
 
-def test_hooks_and_layers_of_others_stay():
+def test_layers_with_hooks_are_not_replaced():
     model = copy.deepcopy(detector_of(structure("retinanet_R_50_FPN_1x"), "retinanet_R_50_FPN_1x"))
     seen = []
     model.rpn.head.cls_logits.register_forward_hook(lambda *_: seen.append(1))
@@ -230,7 +230,7 @@ def test_hooks_and_layers_of_others_stay():
     assert seen and type(fast.rpn.head.cls_logits) is nn.Conv2d
 
 
-def test_blocks_that_somebody_listens_to_stay():
+def test_blocks_with_hooks_are_not_replaced():
     theirs = detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, min_size=64)
     names = (
         "backbone.body.layer1.0",
@@ -258,7 +258,7 @@ def test_blocks_that_somebody_listens_to_stay():
 @pytest.mark.parametrize(
     "layer", [nn.Conv2d(256, 12, 3, padding=1), nn.Conv2d(256, 12, 1, bias=False)]
 )
-def test_proposal_heads_of_unlike_layers(layer):
+def test_unusual_proposal_heads_are_not_replaced(layer):
     theirs = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None).eval()
     theirs.rpn.head.bbox_pred = layer
     state = torch.get_rng_state()
@@ -271,8 +271,8 @@ def test_proposal_heads_of_unlike_layers(layer):
             assert (a[0] - b[0]).abs().max() < 1e-4 * b[0].abs().max()
 
 
-def test_poolers():
-    """Results in the layout of the maps, with levels that are a run of powers of two or not."""
+def test_optimized_poolers_match_multiscale_roi_align():
+    """Levels may be consecutive powers of two or not; consecutive ones keep the maps' layout."""
     heads = detops.optimize(detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None))
     maps = {
         str(k): torch.randn(2, 5, 64 >> k, 96 >> k).to(memory_format=torch.channels_last)
@@ -294,7 +294,7 @@ def test_poolers():
             assert type(ours)(theirs)(maps, nothing, shapes).shape == (0, *expected.shape[1:])
 
 
-def test_other_processors_keep_pytorchs_convolutions(monkeypatch):
+def test_baseline_isa_keeps_pytorch_convolutions(monkeypatch):
     model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
     _C.set_cpu_isa("baseline")
     try:
@@ -309,7 +309,7 @@ def test_other_processors_keep_pytorchs_convolutions(monkeypatch):
         _C.set_cpu_isa("auto")
 
 
-def test_what_is_refused():
+def test_optimize_rejects_other_models_training_and_devices():
     with pytest.raises(
         TypeError, match="must be a detector of detops or of torchvision, got torch"
     ):

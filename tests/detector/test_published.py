@@ -1,4 +1,4 @@
-"""torchvision's published detectors by name, and `detops weights`."""
+"""Published torchvision detectors by name, and `detops weights`."""
 
 import json
 
@@ -19,12 +19,12 @@ VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 
 
 def put_into_cache(name, folder, monkeypatch):
-    """Random weights where torch hub looks for what torchvision publishes; the model of them."""
+    """Saves random weights into the torch.hub cache and returns their model."""
     monkeypatch.setenv("TORCH_HOME", str(folder))
     torch.manual_seed(0)
     model = get_model(name, weights=None, weights_backbone=None, num_classes=91).eval()
     if hasattr(model, "roi_heads"):
-        # Logits that differ, so that some detections are sure.
+        # Spread the logits, so that some detections are confident.
         torch.nn.init.normal_(model.roi_heads.box_predictor.cls_score.weight, std=0.2)
     torch.save(model.state_dict(), networks.cached(name))
     return model
@@ -32,7 +32,7 @@ def put_into_cache(name, folder, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "maskrcnn_resnet50_fpn_v2"])
-def test_detections_are_torchvisions(tmp_path, monkeypatch, name):
+def test_detections_match_torchvision(tmp_path, monkeypatch, name):
     model = put_into_cache(name, tmp_path, monkeypatch)
     image = Image.open(VAL).crop((0, 0, 320, 240))
     detector = Detector.from_published(f"torchvision/{name}", "cpu")
@@ -52,7 +52,7 @@ def test_detections_are_torchvisions(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.slow
-def test_the_command_takes_the_name(tmp_path, monkeypatch, capsys):
+def test_detect_accepts_a_published_name(tmp_path, monkeypatch, capsys):
     name = "ssdlite320_mobilenet_v3_large"
     put_into_cache(name, tmp_path / "home", monkeypatch)
     small = tmp_path / "small.png"
@@ -62,7 +62,7 @@ def test_the_command_takes_the_name(tmp_path, monkeypatch, capsys):
     assert cli.main(list(map(str, [*command, *options]))) == 0, capsys.readouterr().err
     assert "looking for person, bicycle, car" in capsys.readouterr().err
     (entry,) = json.loads((tmp_path / "o.json").read_text())
-    # What these random weights find, among others, with COCO's numbers.
+    # These random weights also find other classes; labels are COCO category ids.
     numbers = {found["name"]: found["label"] for found in entry["detections"]}
     assert numbers == {"cake": 61, "chair": 62}
     assert cli.main(["weights"]) == 0
@@ -74,7 +74,7 @@ def test_the_command_takes_the_name(tmp_path, monkeypatch, capsys):
     assert line[1:] == ["13", "21.3", "-", "-", "yes", "80", "everyday", "classes"]
 
 
-def test_all_that_torchvision_publishes_is_listed(capsys, cache):
+def test_weights_command_lists_all_published_detectors(capsys, cache):
     listed = {each.name: each for each in published_detectors()}
     assert len(listed) >= 12 and not any(each.downloaded for each in listed.values())
     mask = listed["torchvision/maskrcnn_resnet50_fpn_v2"]
@@ -86,19 +86,19 @@ def test_all_that_torchvision_publishes_is_listed(capsys, cache):
     assert "tree crowns" in text and "generated shapes" in text
 
 
-def test_names_that_are_none():
+def test_unknown_published_names_are_rejected():
     assert is_published("torchvision/no") and not is_published("weights.pt")
     with pytest.raises(CheckpointError, match="expected one of torchvision/fasterrcnn"):
         load_published("torchvision/no")
 
 
-def test_eval_refuses_them(capsys):
+def test_eval_rejects_torchvision_detectors(capsys):
     assert cli.main(["eval", "--weights", "torchvision/maskrcnn_resnet50_fpn"]) == 2
     expected = "--weights: expected a detector of this package, got one of torchvision"
     assert capsys.readouterr().err == f"detops: error: {expected}\n"
 
 
-def test_weights_that_cannot_be_had(cache):
+def test_missing_or_damaged_weights_raise(cache):
     name = "torchvision/ssdlite320_mobilenet_v3_large"
     refusal = r"cannot be downloaded \(<urlopen error no network>\): put https://"
     with pytest.raises(CheckpointError, match=refusal):

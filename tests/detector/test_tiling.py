@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Cutting images into tiles and merging what was found in them."""
+"""Cutting images into tiles and merging their detections."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from detops.data import cut_tiles, merge_detections, tile_origins
 
 @pytest.mark.parametrize("length", [1, 7, 63, 64, 65, 100, 129, 1000])
 @pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.9])
-def test_one_side(length, overlap):
+def test_tile_origins_cover_the_side(length, overlap):
     origins = tile_origins(length, 64, overlap)
     assert origins[0] == 0 and origins[-1] == max(0, length - 64)
     steps = [b - a for a, b in zip(origins, origins[1:], strict=False)]
@@ -17,7 +17,7 @@ def test_one_side(length, overlap):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 90), (64, 64), (100, 65), (90, 203)])
-def test_coverage(size):
+def test_tiles_cover_the_image(size):
     height, width = size
     covered = torch.zeros(size, dtype=torch.int64)
     tiles = cut_tiles(height, width, 64)
@@ -29,18 +29,18 @@ def test_coverage(size):
     assert len(set(tiles)) == len(tiles)
 
 
-def test_image_smaller_than_a_tile():
+def test_small_image_is_a_single_tile():
     assert cut_tiles(20, 30, 64) == [(0, 0, 30, 20)]
 
 
 @pytest.mark.parametrize("arguments", [(0, 5), (5, 0), (5, 5, 1.0), (5, 5, -0.1)])
-def test_bad_arguments(arguments):
+def test_tile_origins_rejects_invalid_arguments(arguments):
     with pytest.raises(ValueError, match="tile_origins: expected"):
         tile_origins(*arguments)
 
 
 def seen_in(tile, objects):
-    """What a perfect detector finds in a tile: every object cut to it."""
+    """Returns the detections of a perfect detector in a tile: every object, cut to the tile."""
     x1, y1, x2, y2 = tile
     boxes = objects.clone()
     boxes[:, 0::2] = boxes[:, 0::2].clamp(x1, x2) - x1
@@ -52,7 +52,7 @@ def seen_in(tile, objects):
 
 
 def test_every_object_is_found_once():
-    """Objects no wider than the overlap, everywhere: also at borders and corners of tiles."""
+    """Objects no wider than the overlap lie everywhere, also at borders and corners of tiles."""
     height, width = 150, 171
     x, y = torch.meshgrid(torch.arange(0, 160, 20), torch.arange(0, 140, 20), indexing="xy")
     corner = torch.stack([x.flatten(), y.flatten()], 1).float()
@@ -66,7 +66,7 @@ def test_every_object_is_found_once():
     assert (merged["scores"].diff() <= 0).all()
 
 
-def test_objects_larger_than_the_overlap_are_not_lost():
+def test_object_larger_than_the_overlap_survives():
     objects = torch.tensor([[30.0, 10.0, 90.0, 60.0]])
     tiles = cut_tiles(64, 128, 64, 0.25)
     merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (64, 128))
@@ -74,8 +74,8 @@ def test_objects_larger_than_the_overlap_are_not_lost():
 
 
 @pytest.mark.parametrize("width", [12.0, 14.0, 15.0, 16.0, 17.0, 18.0, 20.0])
-def test_an_object_as_wide_as_the_overlap_survives(width):
-    """In both tiles it nearly touches the border."""
+def test_object_as_wide_as_the_overlap_survives(width):
+    """The object nearly touches the border in both tiles."""
     tiles = cut_tiles(64, 112, 64, 0.25)
     objects = torch.tensor([[56 - width / 2, 10.0, 56 + width / 2, 30.0]])
     merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (64, 112))
@@ -83,7 +83,7 @@ def test_an_object_as_wide_as_the_overlap_survives(width):
 
 
 def kept_one_by_one(detections, tiles, size, margin):
-    """The boxes that `merge_detections` keeps of those that nothing suppresses."""
+    """Returns the boxes that `merge_detections` keeps when NMS suppresses none."""
 
     def inside(box, tile, margin):
         clear = []
@@ -103,11 +103,11 @@ def kept_one_by_one(detections, tiles, size, margin):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_cut_boxes_one_by_one(seed):
+def test_merging_drops_cut_boxes_like_a_slow_loop(seed):
     generator = torch.Generator().manual_seed(seed)
     size, tile = torch.randint(30, 150, (2,), generator=generator).tolist(), 40
     tiles = cut_tiles(*size, tile, 0.25 + 0.02 * seed)
-    tiles += tiles[: seed % 2]  # one of them twice
+    tiles += tiles[: seed % 2]  # every other seed repeats a tile
     detections = []
     for _ in tiles:
         corner = torch.randint(0, tile, (5, 2), generator=generator)
@@ -124,7 +124,7 @@ def test_cut_boxes_one_by_one(seed):
         assert sorted(boxes.tolist()) == sorted(expected.tolist())
 
 
-def test_classes_are_apart_and_boxes_clipped():
+def test_merging_separates_classes_and_clips_boxes():
     found = {
         "boxes": torch.tensor([[-3.0, 2.0, 20.0, 20.0], [-3.0, 2.0, 20.0, 20.0]]),
         "labels": torch.tensor([1, 2]),
@@ -135,7 +135,7 @@ def test_classes_are_apart_and_boxes_clipped():
     assert merged["boxes"].tolist() == [[0, 2, 18, 20]] * 2
 
 
-def test_nothing_found():
+def test_merging_accepts_empty_detections():
     empty = {
         "boxes": torch.zeros(0, 4),
         "labels": torch.zeros(0, dtype=torch.int64),
@@ -148,10 +148,10 @@ def test_nothing_found():
         merge_detections([empty], tiles, (100, 100))
 
 
-def test_masks_of_tiles_are_put_into_the_image():
-    """One object in both tiles, seen whole by the second only; one in the first."""
+def test_tile_masks_are_pasted_into_the_image():
+    """One object lies in both tiles, complete only in the second; another in the first."""
     tiles = [(0, 0, 20, 16), (10, 0, 30, 16)]
-    first, second = torch.zeros(2, 1, 20, 20), torch.zeros(1, 1, 20, 20)  # filled up to a tile
+    first, second = torch.zeros(2, 1, 20, 20), torch.zeros(1, 1, 20, 20)  # padded to a tile
     first[0, 0, 2:8, 15:20] = first[1, 0, 3:5, 1:4] = second[0, 0, 2:8, 5:14] = 1
     found = [
         {
@@ -176,7 +176,7 @@ def test_masks_of_tiles_are_put_into_the_image():
     assert merge_detections(nothing, tiles, (16, 30))["masks"].shape == (0, 1, 16, 30)
 
 
-def test_keypoints_come_from_the_tile_that_is_kept():
+def test_keypoints_come_from_the_kept_tile():
     tiles = cut_tiles(64, 160, 64, 0.25)
     generator = torch.Generator().manual_seed(0)
     found = []
@@ -194,7 +194,7 @@ def test_keypoints_come_from_the_tile_that_is_kept():
         )
     merged = merge_detections(found, tiles, (64, 160))
     assert len(merged["scores"]) == sum(len(each["scores"]) for each in found) > 2
-    # Each point was put a pixel inside its box's corner, and stays there.
+    # Each point stays one pixel inside the corner of its box.
     expected = torch.cat([merged["boxes"][:, :2] + 1, torch.ones(len(merged["boxes"]), 1)], 1)
     assert torch.allclose(merged["keypoints"][:, 0], expected)
     of_score = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops train` and `detops eval` that are stopped, shut out or given a wrong place to write."""
+"""`detops train` and `detops eval` with signals, locked folders, and invalid outputs."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def one_line(capsys):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nothing happened to."""
+    """Returns the folder of an undisturbed run."""
     output = tmp_path_factory.mktemp("whole") / "run"
     assert tiny.train(output) == 0
     return output
@@ -40,7 +40,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def at_step(monkeypatch):
-    """Has a function called in the middle of a step, counted from 1."""
+    """Calls a function in the middle of a step, counted from 1."""
 
     def arrange(step, function):
         losses = Trainer._losses
@@ -56,7 +56,7 @@ def at_step(monkeypatch):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_training_with_a_checkpoint(
+def test_signal_stops_training_with_a_checkpoint(
     tmp_path, capsys, monkeypatch, at_step, whole, number, status
 ):
     before = signal.getsignal(number)
@@ -75,7 +75,7 @@ def test_a_signal_ends_training_with_a_checkpoint(
     assert all(torch.equal(ours["model"][key], value) for key, value in theirs["model"].items())
 
 
-def test_a_signal_outside_the_steps_ends_at_once(tmp_path, capsys, monkeypatch):
+def test_signal_outside_the_steps_stops_at_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Trainer, "run", lambda *a: pytest.fail("training began"))
     monkeypatch.setattr(
         "detops.engine.command.seed_all", lambda seed: os.kill(os.getpid(), signal.SIGTERM)
@@ -105,12 +105,12 @@ tiny_training.train(sys.argv[2])
 
 
 def expect(process, word):
-    """Waits for a line of a process."""
+    """Waits for a process to print a line."""
     assert select.select([process.stdout], [], [], 200)[0]
     assert process.stdout.readline().strip() == word
 
 
-def test_a_second_ctrl_c_leaves_at_once(tmp_path):
+def test_second_ctrl_c_exits_at_once(tmp_path):
     command = [sys.executable, "-c", SECOND, SUPPORT, tmp_path / "run"]
     alone = environment(OMP_NUM_THREADS="1")
     with subprocess.Popen(command, env=alone, stdout=subprocess.PIPE, text=True) as process:
@@ -133,7 +133,7 @@ with RunFolder(sys.argv[1]).locked():
 """
 
 
-def test_a_second_run_in_a_folder_is_refused(tmp_path, capsys):
+def test_second_run_in_a_folder_is_rejected(tmp_path, capsys):
     command = [sys.executable, "-c", HOLDER, tmp_path]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -147,7 +147,7 @@ def test_a_second_run_in_a_folder_is_refused(tmp_path, capsys):
                 assert f"; {tmp_path}/run.lock): stop it first" in line
             process.kill()
             process.wait()
-            # Its child is there still.
+            # The child of the process is still alive.
             os.killpg(process.pid, 0)
             with RunFolder(tmp_path).locked():
                 text = (tmp_path / "run.lock").read_text()
@@ -157,7 +157,7 @@ def test_a_second_run_in_a_folder_is_refused(tmp_path, capsys):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_outputs_that_cannot_be(tmp_path, capsys, monkeypatch):
+def test_invalid_outputs_are_rejected_before_the_work(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Trainer, "run", lambda *a: pytest.fail("training began"))
     file = tmp_path / "file"
     file.write_text("")
@@ -177,10 +177,10 @@ def test_outputs_that_cannot_be(tmp_path, capsys, monkeypatch):
         assert one_line(capsys).startswith(f"detops: error: {message}")
 
 
-def test_a_folder_that_may_not_be_written_into():
+def test_folder_without_write_permission_raises():
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o555)
-        # Nothing is forbidden to root.
+        # Permissions do not restrict root.
         root = os.geteuid() == 0
         if root:
             os.seteuid(65534)
@@ -194,13 +194,13 @@ def test_a_folder_that_may_not_be_written_into():
                 os.seteuid(0)
 
 
-def test_missing_parents_are_made(tmp_path):
+def test_missing_parent_folders_are_created(tmp_path):
     with RunFolder(tmp_path / "a" / "b").locked():
         assert (tmp_path / "a" / "b" / "run.lock").exists()
 
 
 @pytest.mark.parametrize("name", ["weights.pt.tmp", "results.json", "checkpoint.pt.tmp"])
-def test_a_full_disk_is_one_line(tmp_path, capsys, name):
+def test_full_disk_prints_a_one_line_error(tmp_path, capsys, name):
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
     os.symlink("/dev/full", tmp_path / name)
@@ -222,7 +222,7 @@ def test_test_data_is_checked_before_training(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_crops_have_a_size(tmp_path, capsys):
+def test_invalid_crop_sizes_are_rejected(tmp_path, capsys):
     for least, most in ((300, 224), (0, 224)):
         crops = ["INPUT.CROP_MIN", str(least), "INPUT.CROP_MAX", str(most)]
         assert tiny.train(tmp_path, *crops) == 2
@@ -230,7 +230,7 @@ def test_crops_have_a_size(tmp_path, capsys):
         assert one_line(capsys) == f"detops: error: INPUT.CROP_MIN: {expected}"
 
 
-def test_what_failures_of_data_mean():
+def test_data_failures_are_explained():
     def meant(error, workers=2):
         return data_failure(error, workers)
 
@@ -247,8 +247,8 @@ def test_what_failures_of_data_mean():
     assert meant(TypeError("x")) is None
 
 
-def test_broken_images_are_passed_over_up_to_a_share(tmp_path, capsys, monkeypatch):
-    """Files that vanish after the data set was opened."""
+def test_broken_images_are_skipped_up_to_a_limit(tmp_path, capsys, monkeypatch):
+    """The files vanish after the data set was opened."""
     picture = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
     images, annotations = [], []
     for i in range(10):

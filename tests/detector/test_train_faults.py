@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training whose losses, data or disk fail."""
+"""Training with non-finite losses, failing data, or a full disk."""
 
 import io
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Poisoned(Tiny):
-    """At some steps the loss is not finite, or it is and its gradient is not."""
+    """Returns, at some steps, a non-finite loss, or a finite loss with a non-finite gradient."""
 
     def __init__(self, losses=(), gradients=()):
         super().__init__()
@@ -33,7 +33,7 @@ class Poisoned(Tiny):
         self.calls += 1
         found = super().forward(images, targets)
         if self.calls in self.losses:
-            # As overflow in a layer makes them: statistics do not survive it either.
+            # Like an overflow in a layer, this also ruins the batch norm statistics.
             self.norm(self.conv(torch.stack(images) * torch.inf))
             found["loss_a"] = found["loss_a"] * torch.nan
         if self.calls in self.gradients:
@@ -48,7 +48,7 @@ def poisoned(output, losses=(), gradients=(), **changes):
 
 
 def strict(text):
-    """JSON as others read it, without NaN."""
+    """Parses JSON like other programs, without NaN."""
 
     def refuse(word):
         raise AssertionError(word)
@@ -64,7 +64,7 @@ def snapshot(run):
 
 
 @pytest.mark.parametrize("kind", ["losses", "gradients"])
-def test_a_step_that_is_not_finite_is_not_taken(tmp_path, kind):
+def test_non_finite_step_is_skipped(tmp_path, kind):
     run = poisoned(tmp_path, **{kind: (3, 6)})
     states = [snapshot(run)]
     run.run(lambda record: states.append(snapshot(run)))
@@ -77,12 +77,12 @@ def test_a_step_that_is_not_finite_is_not_taken(tmp_path, kind):
         assert same == (step in (3, 6))
         if same:
             assert line["grad_norm"] is None and (line["loss_a"] is None) == (kind == "losses")
-    # The step number goes on, so that the data and the rate do.
+    # The step number advances, and with it the data and the learning rate.
     assert run.step == 8 and all(value.isfinite().all() for value in states[-1])
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_it_is_told(terminal):
+def test_progress_reports_skipped_steps(terminal):
     written = io.StringIO()
     console = Console(file=written, force_terminal=terminal, width=200, highlight=False)
     record = {"step": 3, "loss": None, "lr": 0.1, "grad_norm": None, "skipped": True, "seconds": 1}
@@ -97,22 +97,22 @@ def numbered(folder):
     return sorted(path.name for path in folder.glob("checkpoint_*"))
 
 
-def test_a_checkpoint_due_at_such_a_step_comes_after_it(tmp_path):
+def test_checkpoint_due_at_a_skipped_step_is_saved_later(tmp_path):
     poisoned(tmp_path, losses=(4, 5), MAX_ITER=7).run()
     assert numbered(tmp_path) == ["checkpoint_000006.pt", "checkpoint_000007.pt"]
-    # What is not finite at the end costs nothing of what was.
+    # A non-finite last step keeps all earlier progress.
     poisoned(tmp_path / "end", losses=(8,)).run()
     assert numbered(tmp_path / "end") == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
 
 
-def test_a_run_that_is_ended_at_such_a_step_is_saved(tmp_path):
+def test_run_that_ends_at_a_skipped_step_is_saved(tmp_path):
     run = poisoned(tmp_path, losses=(6,), TEST_PERIOD=3)
     assert run.run(evaluate=lambda model: {}, should_end=lambda: run.step == 6)
     assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000006.pt"]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9])
-def test_a_run_that_goes_on_diverging_ends(tmp_path, decay):
+def test_diverging_run_stops_with_advice(tmp_path, decay):
     changes = {"MAX_ITER": 30, "CHECKPOINT_PERIOD": 2, "EMA_DECAY": decay}
     run = poisoned(tmp_path, losses=range(7, 30), **changes)
     with pytest.raises(TrainingError) as caught:
@@ -139,7 +139,7 @@ def test_a_run_that_goes_on_diverging_ends(tmp_path, decay):
     assert load_checkpoint(again.checkpoint_path)["training"]["step"] == 30
 
 
-def test_nothing_is_left_to_go_on_from(tmp_path):
+def test_divergence_from_the_start_advises_a_lower_rate(tmp_path):
     with pytest.raises(TrainingError, match="in a row; start anew with a lower SOLVER.BASE_LR"):
         poisoned(tmp_path, losses=range(1, 30), MAX_ITER=30).run()
 
@@ -150,8 +150,8 @@ def plain(output, **changes):
     return Trainer(Plain(), Squares(), cfg, "X: 1\n", ["a"], output)
 
 
-def test_the_advice_works(tmp_path):
-    """A rate that makes every step overshoot, after a good beginning."""
+def test_resuming_with_a_lower_rate_recovers_from_divergence(tmp_path):
+    """After a good start, the learning rate makes every step overshoot."""
     changes = {"MAX_ITER": 60, "CHECKPOINT_PERIOD": 10, "CLIP_GRADIENTS": 0.0, "EMA_DECAY": 0.0}
     changes |= {"STEPS": (20,), "GAMMA": 1e8}
     with pytest.raises(TrainingError, match=r"go on from .*checkpoint_000020.pt with --resume"):
@@ -166,7 +166,7 @@ def test_the_advice_works(tmp_path):
     assert len(losses) == 60 and losses[-1] < losses[19] < losses[0]
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+def test_non_finite_weights_are_never_saved(tmp_path):
     run = trainer(tmp_path)
     run.run()
     before = (tmp_path / "checkpoint_000008.pt").read_bytes()
@@ -180,7 +180,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
 
 
 class Fatal(Squares):
-    """An image that kills its data worker, or cannot be read, while there is a certain file."""
+    """While a flag file exists, one image kills its data worker or cannot be read."""
 
     def __init__(self, flag, kill):
         self.flag, self.kill, self.items = flag, kill, 0
@@ -214,13 +214,13 @@ def fatal(folder, kill, workers):
         (False, 0, r"late.jpg: no such image file"),
     ],
 )
-def test_data_that_fails_costs_no_step(tmp_path, kill, workers, message):
+def test_failing_data_loses_no_step(tmp_path, kill, workers, message):
     (tmp_path / "flag").touch()
     run = fatal(tmp_path, kill, workers)
     with pytest.raises(TrainingError, match=rf"^step \d: {message}.* is saved, --resume") as caught:
         run.run()
     assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
-    # What a killed worker had ready may go with it.
+    # Batches that a killed worker had prepared may be lost.
     made = run.step
     assert made in ((1, 2, 3, 4) if kill else (4,))
     assert f"{tmp_path}/run/checkpoint_{made:06}.pt is saved" in str(caught.value)
@@ -244,13 +244,13 @@ def test_data_that_fails_costs_no_step(tmp_path, kill, workers, message):
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "exited unexpectedly"),
     ],
 )
-def test_every_way_in_which_a_dead_worker_is_met(error, why):
-    """Which of them it is depends on what the worker had handed over when it died."""
+def test_every_error_of_a_dead_worker_is_recognised(error, why):
+    """The error depends on what the worker had handed over when it died."""
     told = data_failure(error, 1)
     assert told.startswith("a data worker died (") and f"{why}): most often" in told
 
 
-def test_errors_of_code_are_none_of_the_data(tmp_path):
+def test_code_errors_are_not_reported_as_data_failures(tmp_path):
     run = trainer(tmp_path)
     run.dataset = [None] * 3
     with pytest.raises(TypeError):
@@ -259,7 +259,7 @@ def test_errors_of_code_are_none_of_the_data(tmp_path):
 
 @pytest.fixture
 def full(tmp_path):
-    """Makes a file of the folder one that nothing can be written into: the disk is full."""
+    """Replaces a file of the folder by a link to /dev/full, where every write fails."""
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
 
@@ -270,7 +270,7 @@ def full(tmp_path):
     return fill
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path, full):
+def test_full_disk_keeps_the_earlier_checkpoints(tmp_path, full):
     run = trainer(tmp_path)
     with pytest.raises(OutputError) as caught:
         run.run(lambda record: full("checkpoint.pt.tmp") if record["step"] == 6 else None)
@@ -286,13 +286,13 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path, full):
     assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
 
 
-def test_a_full_disk_under_the_metrics(tmp_path, full):
+def test_full_disk_while_writing_metrics_raises(tmp_path, full):
     full("metrics.jsonl")
     with pytest.raises(OutputError, match="metrics.jsonl: cannot be written: No space left"):
         trainer(tmp_path).run()
 
 
-def test_resuming_keeps_the_lines_when_the_disk_is_full(tmp_path, full):
+def test_resume_keeps_metrics_when_the_disk_is_full(tmp_path, full):
     trainer(tmp_path).run()
     lines = (tmp_path / "metrics.jsonl").read_text()
     run = trainer(tmp_path)
@@ -306,7 +306,7 @@ def test_resuming_keeps_the_lines_when_the_disk_is_full(tmp_path, full):
 @pytest.mark.parametrize(
     "damage", [b"3", b"[1]", b'{"step": null}', b'{"step": "1"}', b"\xff", b'{"step": 2, "lo']
 )
-def test_a_damaged_line_of_metrics_is_left_out(tmp_path, damage):
+def test_damaged_metrics_line_is_skipped(tmp_path, damage):
     file = tmp_path / "metrics.jsonl"
     run = trainer(tmp_path)
     run.run()
@@ -319,6 +319,6 @@ def test_a_damaged_line_of_metrics_is_left_out(tmp_path, damage):
     assert file.read_bytes().splitlines() == [lines[0], *lines[2:]]
 
 
-def test_no_checkpoint_at_all(tmp_path):
+def test_resume_without_a_checkpoint_raises(tmp_path):
     with pytest.raises(CheckpointError, match="no such checkpoint file"):
         trainer(tmp_path / "missing").resume()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Faults of a training in two processes: both decide alike."""
+"""Training faults in two processes: both make the same decision."""
 
 import json
 import signal
@@ -28,11 +28,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """Both processes' results."""
+    """Returns the results of both processes."""
     return json.loads((folder / "results.json").read_text())
 
 
-def test_a_step_is_taken_by_all_or_by_none(folder, results):
+def test_all_processes_skip_the_same_steps(folder, results):
     first, second = (result["skipped"] for result in results)
     assert first == second
     assert (first["step"], first["done"], first["skipped"]) == (10, True, 2)
@@ -41,7 +41,7 @@ def test_a_step_is_taken_by_all_or_by_none(folder, results):
     assert load_checkpoint(folder / "skipped" / "checkpoint.pt")["training"]["step"] == 10
 
 
-def test_all_find_that_training_diverges(folder, results):
+def test_all_processes_detect_divergence(folder, results):
     first, second = (result["diverged"] for result in results)
     assert first == second and first["step"] == 10
     assert (
@@ -50,14 +50,14 @@ def test_all_find_that_training_diverges(folder, results):
     assert [path.name for path in (folder / "diverged").iterdir()] == ["metrics.jsonl"]
 
 
-def test_all_stop_after_the_same_step(folder, results):
+def test_all_processes_stop_after_the_same_step(folder, results):
     first, second = (result["stopped"] for result in results)
     assert first == {"step": 3, "done": False, "received": None}
     assert second == {"step": 3, "done": False, "received": signal.SIGTERM}
     assert load_checkpoint(folder / "stopped" / "checkpoint.pt")["training"]["step"] == 3
 
 
-def test_sigterm_to_torchrun(tmp_path):
+def test_sigterm_to_torchrun_saves_a_checkpoint(tmp_path):
     arguments = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *("-m", "detops", *tiny.arguments(tmp_path, "SOLVER.MAX_ITER", "100000")),

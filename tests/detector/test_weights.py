@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weights of other libraries; test_weights_torchvision.py compares what they detect."""
+"""Loading weights of other libraries; test_weights_torchvision.py compares detections."""
 
 import json
 from collections import OrderedDict
@@ -22,7 +22,7 @@ ANCHORS = "rpn.anchor_generator.cell_anchors."
 
 
 def weights(model):
-    """All but the anchors."""
+    """Returns copies of all weights except the anchors."""
     return {k: v.clone() for k, v in model.state_dict().items() if not k.startswith(ANCHORS)}
 
 
@@ -32,7 +32,7 @@ def same(a, b):
         assert torch.equal(a[key], b[key]), key
 
 
-def test_a_checkpoint_of_the_family(tmp_path):
+def test_maskrcnn_benchmark_checkpoint_loads_completely(tmp_path):
     source, model = small_detector(seed=1), small_detector(seed=2)
     state = OrderedDict((f"module.{key}", value) for key, value in weights(source).items())
     state["module.backbone.body.stem.bn1.num_batches_tracked"] = torch.tensor(7)
@@ -43,17 +43,17 @@ def test_a_checkpoint_of_the_family(tmp_path):
     same(weights(model), weights(source))
     assert report.loaded == len(state) - 1 and report.missing == report.unused == ()
     assert str(report) == f"{tmp_path}/model.pth: {report.loaded} tensors loaded"
-    # The state dict alone, in another precision.
+    # A plain state dict in half precision also loads.
     half = {key: value.half() for key, value in weights(source).items()}
     load_weights_into(model, half, complete=True)
     same(weights(model), {key: value.float() for key, value in half.items()})
 
 
-def test_anchors_of_the_family_keep_their_place():
+def test_maskrcnn_benchmark_anchors_keep_their_position():
     overrides = ["MODEL.RPN.ANCHOR_SIZES", (32, 64, 128), "MODEL.RPN.ASPECT_RATIOS", (0.5, 1, 2.0)]
     model = small_detector(overrides=overrides)
-    # maskrcnn-benchmark's for stride 4 and size 32: in whole pixels, the last one inside, about
-    # the middle of a cell.
+    # The anchors of maskrcnn-benchmark for stride 4 and size 32: in whole pixels, including the
+    # last one, centred on a cell.
     theirs = torch.tensor([[-22.0, -10, 25, 13], [-14, -14, 17, 17], [-10, -22, 13, 25]])
     others = torch.tensor([[-4.0, -4, 4, 4], [-8, -8, 8, 8], [-9, -9, 9, 9]])
     before = model.rpn.anchor_generator.cell_anchors[1].clone()
@@ -63,12 +63,12 @@ def test_anchors_of_the_family_keep_their_place():
     report = load_weights_into(model, state)
     anchors = model.rpn.anchor_generator.cell_anchors
     assert anchors[0].tolist() == [[-22, -10, 26, 14], [-14, -14, 18, 18], [-10, -22, 14, 26]]
-    # The config's sizes hold where the file has others.
+    # The config takes precedence if the file has other sizes.
     assert torch.equal(anchors[1], before)
     assert report.unused == (f"{ANCHORS}1", f"{ANCHORS}2") and report.missing == ()
 
 
-def test_our_own_anchors_stay():
+def test_own_checkpoint_loads_with_its_anchors():
     source, model = small_detector(seed=1), small_detector(seed=2)
     report = load_weights_into(model, {"model": source.state_dict(), "names": ["a"]}, complete=True)
     assert report.loaded == len(source.state_dict())
@@ -102,7 +102,7 @@ def detector_on(body, overrides=()):
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_resnets_fill_the_body(body):
+def test_torchvision_resnets_load_into_the_body(body):
     with torch.device("meta"):
         source, model = getattr(torchvision.models, body)(), detector_on(body)
     report = load_weights_into(model, source.state_dict())
@@ -116,14 +116,14 @@ def test_resnets_fill_the_body(body):
     assert message in str(report)
 
 
-def test_maps_of_a_resnet_are_torchvisions():
+def test_resnet_feature_maps_match_torchvision():
     source, model = torchvision.models.resnet18().eval(), detector_on("resnet18").eval()
     for module in source.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.weight.data.uniform_(0.5, 1.5)
             module.bias.data.normal_()
             module.running_mean.normal_()
-            # Small enough for the epsilon to matter.
+            # The variance is small enough for the epsilon to matter.
             module.running_var.uniform_(1e-5, 1)
     state = source.state_dict()
     load_weights_into(model, state, batch_norm_epsilon=0)
@@ -133,7 +133,7 @@ def test_maps_of_a_resnet_are_torchvisions():
     for i, found in enumerate(maps, start=1):
         x = getattr(source, f"layer{i}")(x)
         torch.testing.assert_close(found, x, rtol=1e-4, atol=1e-4 * x.abs().max().item())
-    # Old files do not count batches; what is added to the variance is lost in half precision.
+    # Old files lack num_batches_tracked; half precision would lose the added epsilon.
     old = {key: value.half() for key, value in state.items() if "num_batches" not in key}
     load_weights_into(model, {key: value.float() for key, value in old.items()})
     before = weights(model)
@@ -141,7 +141,7 @@ def test_maps_of_a_resnet_are_torchvisions():
     same(weights(model), before)
 
 
-def test_epsilon_of_frozen_batch_norm_is_told():
+def test_epsilon_argument_applies_only_to_frozen_batch_norm():
     model = small_detector()
     with torch.device("meta"):
         state = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights_backbone=None)
@@ -154,7 +154,7 @@ def test_epsilon_of_frozen_batch_norm_is_told():
     model = detector_on("resnet50")
     variance = model.backbone.body.stem.bn1.running_var
     load_weights_into(model, state, batch_norm_epsilon=0)
-    assert (variance == 1 + 1e-5).all()  # not frozen: they count batches
+    assert (variance == 1 + 1e-5).all()  # not frozen: the file has num_batches_tracked
     frozen = {key: value for key, value in state.items() if "num_batches" not in key}
     load_weights_into(model, frozen, batch_norm_epsilon=0)
     assert (variance == 1).all()
@@ -163,13 +163,13 @@ def test_epsilon_of_frozen_batch_norm_is_told():
 
 
 class Code:
-    """Would run code if it were unpickled."""
+    """Runs code if it is unpickled."""
 
     def __reduce__(self):
         return print, ("read",)
 
 
-def test_files_that_cannot_be_read(tmp_path, capsys):
+def test_unreadable_weight_files_raise(tmp_path, capsys):
     model = small_detector()
     before = weights(model)
     (tmp_path / "damaged.pth").write_bytes(b"PK nothing")
@@ -194,7 +194,7 @@ def test_files_that_cannot_be_read(tmp_path, capsys):
     same(weights(model), before)
 
 
-def test_weights_of_another_network():
+def test_weights_of_another_network_raise_or_are_reported():
     model = small_detector()
     before = weights(model)
     with torch.device("meta"):
@@ -232,7 +232,7 @@ def small_config(tmp_path):
     return path
 
 
-def test_detect_with_a_config(tmp_path, capsys, small_config):
+def test_detect_accepts_weights_with_a_config(tmp_path, capsys, small_config):
     source = small_detector(seed=3, overrides=["MODEL.ROI_HEADS.SCORE_THRESH", 0.05])
     file = tmp_path / "family.pth"
     torch.save({"model": weights(source)}, file)
@@ -253,7 +253,7 @@ def test_detect_with_a_config(tmp_path, capsys, small_config):
     assert "does not fit the model" in capsys.readouterr().err
 
 
-def test_names_of_the_classes():
+def test_default_names_follow_the_number_of_classes():
     from detops.engine.detect import default_names
 
     sparse = default_names(load_config(None, ["MODEL.ROI_BOX_HEAD.NUM_CLASSES", 91]))
@@ -269,19 +269,19 @@ def test_training_starts_from_the_weights(tmp_path, capsys, small_config):
     command = ["train", "--config", str(small_config), "--output", str(run), "--device", "cpu"]
     short = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
     short += ["MODEL.ROI_BOX_HEAD.NUM_CLASSES", "2", "MODEL.WEIGHT", str(file)]
-    # A step of no length.
+    # With a learning rate of 0, the step changes no weight.
     assert cli.main([*command, *short, "SOLVER.BASE_LR", "0"]) == 0, capsys.readouterr().err
     assert "tensors loaded" in capsys.readouterr().err
     trained = load_checkpoint(run / "weights.pt")["model"]
     same({k: v for k, v in trained.items() if not k.startswith(ANCHORS)}, weights(source))
-    # A run that is resumed has weights of its own.
+    # A resumed run uses its own weights.
     file.unlink()
     assert cli.main([*command, *short, "--resume", "SOLVER.MAX_ITER", "2"]) == 0
     assert cli.main([*command[:4], str(tmp_path / "other"), *command[5:], *short]) == 2
     assert "family.pth: no such checkpoint file" in capsys.readouterr().err
 
 
-def test_deformable_stages_take_plain_weights():
+def test_deformable_stages_load_plain_weights():
     deformable = ["MODEL.RESNETS.STAGE_WITH_DCN", (False, True, False, True)]
     with torch.device("meta"):
         model, plain = detector_on("resnet50", deformable), detector_on("resnet50")
@@ -291,7 +291,7 @@ def test_deformable_stages_take_plain_weights():
     assert len(offsets) == 2 * (4 + 3)
     report = load_weights_into(model, state)
     assert report.unused == () and list(report.missing) == offsets
-    # Of the family's own network with deformable stages, every name is its own.
+    # Weights of a network with deformable stages load under their own names.
     assert load_weights_into(model, weights(model), complete=True).missing == ()
     report = load_weights_into(model, resnet)
     assert report.unused == () and report.loaded == 53 * 5
@@ -299,12 +299,12 @@ def test_deformable_stages_take_plain_weights():
 
 
 @pytest.mark.parametrize("kind", ["faster", "mask"])
-def test_the_last_stage_of_a_resnet_may_be_a_head(kind):
+def test_last_resnet_stage_loads_into_the_head(kind):
     with torch.device("meta"):
         model = build_detection_model(load_config(f"configs/{kind}_rcnn_R_50_C4_1x.yaml"))
         state = torchvision.models.resnet50().state_dict()
     report = load_weights_into(model, state)
-    # The mask head has the box head's stage, under a name of its own.
+    # The mask head shares the box head's stage, under its own name.
     stage = 10 * 5
     assert report.unused == () and report.loaded == 53 * 5 + (stage if kind == "mask" else 0)
     assert "roi_heads.box.feature_extractor.head.layer4.2.conv3.weight" in model.state_dict()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weights of detectron2: names, classes, pickles. What they find: test_modeling_detectron2.py."""
+"""Loading detectron2 weights; test_modeling_detectron2.py compares their detections."""
 
 import json
 import pickle
@@ -53,7 +53,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_name_has_its_place(kind):
+def test_every_detectron2_name_is_mapped(kind):
     state, model = networks.random_state(kind), detector(kind)
     report = load_weights_into(model, state, complete=True)
     assert report.loaded == len(state) and report.missing == report.unused == ()
@@ -75,7 +75,7 @@ def test_every_name_has_its_place(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_configs_have_the_shapes_of_the_zoo(kind):
+def test_configs_have_the_shapes_of_the_model_zoo(kind):
     state = networks.random_state(kind, 80, stem=64, res2=256, width=64, fpn=256, fc=1024)
     with torch.device("meta"):
         model = build_detection_model(load_config(f"configs/detectron2_{kind}_R_50_FPN.yaml"))
@@ -83,7 +83,7 @@ def test_the_configs_have_the_shapes_of_the_zoo(kind):
     assert load_weights_into(model, state, complete=True).loaded == len(state)
 
 
-def test_the_background_becomes_the_first_class():
+def test_background_becomes_the_first_class():
     state, model = networks.random_state("mask_rcnn"), detector("mask_rcnn")
     load_weights_into(model, state)
     ours = model.state_dict()
@@ -99,7 +99,7 @@ def test_the_background_becomes_the_first_class():
         assert not masks[0].any()
 
 
-def test_class_agnostic_deltas():
+def test_class_agnostic_deltas_load():
     state = networks.random_state("faster_rcnn")
     for part in ("weight", "bias"):
         state[f"roi_heads.box_predictor.bbox_pred.{part}"] = torch.ones_like(
@@ -111,7 +111,7 @@ def test_class_agnostic_deltas():
 
 
 @pytest.mark.parametrize("kind", ["faster_rcnn", "retinanet"])
-def test_older_checkpoints_have_anchors_and_the_mean(kind):
+def test_older_checkpoints_with_anchors_and_mean_load(kind):
     state, model = networks.random_state(kind), detector(kind)
     root = "" if kind == "retinanet" else "proposal_generator."
     for i in range(5):
@@ -123,8 +123,7 @@ def test_older_checkpoints_have_anchors_and_the_mean(kind):
     assert torch.equal(model.rpn.anchor_generator.cell_anchors[2], before)
 
 
-def test_other_names_of_the_zoo():
-    """Keypoints, C4, deformable stages: what there is has its place."""
+def test_keypoint_c4_and_deformable_names_are_mapped():
     with torch.device("meta"):
         keypoint = build_detection_model(
             load_config(
@@ -158,8 +157,8 @@ def test_other_names_of_the_zoo():
         assert report.unused == () and place not in report.missing, theirs
 
 
-def test_a_body_alone():
-    """As detectron2's tool converts torchvision's; any convention may be trained from it."""
+def test_body_weights_load_in_any_convention():
+    """detectron2's tool converts torchvision bodies like this; any convention can use them."""
     state = networks.random_state("faster_rcnn")
     root = "backbone.bottom_up."
     body = {k.removeprefix(root): v for k, v in state.items() if k.startswith(root)}
@@ -172,14 +171,14 @@ def test_a_body_alone():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_convention_is_refused(kind):
+def test_detector_weights_require_the_detectron2_convention(kind):
     state = networks.random_state(kind)
     model = detector(kind, ["MODEL.CONVENTION", "detops"])
     with pytest.raises(CheckpointError, match="MODEL.CONVENTION detectron2 for a detector"):
         load_weights_into(model, state)
 
 
-def test_other_classes_are_left_out():
+def test_loading_skips_predictors_of_other_classes():
     state = networks.random_state("mask_rcnn")
     model = detector("mask_rcnn", ["MODEL.ROI_BOX_HEAD.NUM_CLASSES", 3])
     with pytest.raises(CheckpointError, match=r"cls_score.weight is \[6, 48\], the model's is \[3"):
@@ -192,7 +191,7 @@ def test_other_classes_are_left_out():
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_pickles_of_arrays(tmp_path, protocol):
+def test_pickles_of_arrays_load(tmp_path, protocol):
     state = networks.random_state("faster_rcnn")
     expected, model = detector("faster_rcnn"), detector("faster_rcnn")
     load_weights_into(expected, state)
@@ -200,7 +199,7 @@ def test_pickles_of_arrays(tmp_path, protocol):
     content["model"]["proposal_generator.anchor_generator.cell_anchors.0"] = (
         expected.rpn.anchor_generator.cell_anchors[0].numpy()
     )
-    # The layout is numpy's: columns first, the other order of bytes, none at all.
+    # NumPy layouts: column-major, the other byte order, and an empty array.
     name = "roi_heads.box_head.fc1.weight"
     content["model"][name] = np.asfortranarray(content["model"][name])
     name = "backbone.fpn_lateral2.bias"
@@ -215,8 +214,8 @@ def test_pickles_of_arrays(tmp_path, protocol):
     load_weights_into(model, written(file, ordered, protocol), complete=True)
 
 
-def test_a_pickle_of_python_2(tmp_path):
-    """Bytes were text there."""
+def test_python_2_pickle_loads(tmp_path):
+    """In Python 2, text was stored as bytes."""
     first = "backbone.bottom_up.stem.conv1.norm.weight"
     lines = b"(dp0\nS'" + first.encode() + b"'\np1\n"
     lines += b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
@@ -226,7 +225,7 @@ def test_a_pickle_of_python_2(tmp_path):
     assert read_pickle(tmp_path / "old.pkl")[first].tolist() == [1, -100]
 
 
-def test_what_torch_save_writes_may_have_that_name(tmp_path):
+def test_torch_save_files_may_be_named_pkl(tmp_path):
     state, model = networks.random_state("retinanet"), detector("retinanet")
     torch.save({"model": state, "__author__": "detectron2"}, tmp_path / "model.pkl")
     load_weights_into(model, tmp_path / "model.pkl", complete=True)
@@ -235,7 +234,7 @@ def test_what_torch_save_writes_may_have_that_name(tmp_path):
 
 
 class Call:
-    """Would call something if it were unpickled."""
+    """Calls a function if it is unpickled."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -245,7 +244,7 @@ class Call:
 
 
 class Build:
-    """Would change a function that it is given."""
+    """Sets an attribute of its object if it is unpickled."""
 
     def __reduce__(self):
         return np.dtype, ("f4",), (None, {"__code__": 1})
@@ -271,7 +270,7 @@ class Build:
     ids=lambda content: type(content).__name__,
 )
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_pickles_of_anything_else_are_refused(tmp_path, capsys, content, protocol):
+def test_pickles_of_other_objects_are_rejected(tmp_path, capsys, content, protocol):
     model = detector("faster_rcnn")
     before = {key: value.clone() for key, value in model.state_dict().items()}
     file = written(tmp_path / "bad.pkl", {"model": {"a": content}}, protocol)
@@ -287,7 +286,7 @@ def _limited():
 
 @NEEDS_NO_SANITIZER
 @pytest.mark.parametrize("number", range(len(contents.greedy_pickles())))
-def test_a_pickle_takes_no_more_than_its_size(tmp_path, number):
+def test_reading_a_malicious_pickle_uses_little_memory(tmp_path, number):
     (tmp_path / "a.pkl").write_bytes(contents.greedy_pickles()[number])
     code = f"""
 import resource, sys
@@ -303,7 +302,7 @@ except ValueError as error:
     assert run.returncode == 0
 
 
-def test_what_is_shared_is_read_once(tmp_path):
+def test_shared_pickle_objects_are_read_once(tmp_path):
     (tmp_path / "a.pkl").write_bytes(contents.pickles()[-1])
     value, depth = read_pickle(tmp_path / "a.pkl"), 0
     while value:
@@ -312,7 +311,7 @@ def test_what_is_shared_is_read_once(tmp_path):
     assert depth == 64
 
 
-def test_damaged_pickles(tmp_path):
+def test_damaged_pickles_are_rejected(tmp_path):
     model, good = detector("retinanet"), tmp_path / "good.pkl"
     written(good, {"model": arrays(networks.random_state("retinanet"))}, 4)
     data, bad = good.read_bytes(), tmp_path / "bad.pkl"
@@ -321,7 +320,7 @@ def test_damaged_pickles(tmp_path):
         with pytest.raises(CheckpointError, match="bad.pkl: damaged, or not a checkpoint"):
             load_weights_into(model, bad)
     shape = b"\x8a\x08" + (1 << 40).to_bytes(8, "little")
-    # An array of more bytes than follow.
+    # The array claims more bytes than follow.
     array = pickle.dumps(np.zeros(3, np.float32), 2).replace(b"K\x03\x85", shape + b"\x85")
     bad.write_bytes(array)
     with pytest.raises(CheckpointError, match="bad.pkl: damaged, or not a checkpoint"):
@@ -337,7 +336,7 @@ def test_damaged_pickles(tmp_path):
             load_weights_into(model, bad)
 
 
-def test_detect_with_a_pickle(tmp_path, capsys):
+def test_detect_accepts_a_detectron2_pickle(tmp_path, capsys):
     state, _ = networks.case("mask_rcnn")
     file = written(tmp_path / "model_final.pkl", {"model": arrays(state), "__author__": "x"})
     settings = tmp_path / "small.yaml"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weights that torchvision publishes, by their name, from the cache of torch.hub."""
+"""Published torchvision weights by name, from the torch.hub cache."""
 
 import pytest
 import torch
@@ -16,16 +16,16 @@ from detops.engine.weights_torchvision import (
 )
 from detops.modeling import build_detection_model
 
-cache, cached = networks.cache, networks.cached  # a fixture, and the place of a file
+cache, cached = networks.cache, networks.cached  # a fixture, and the path of a file
 
 
-def test_all_names_are_torchvisions():
+def test_all_names_exist_in_torchvision():
     assert all(get_model_weights(network).DEFAULT.url for network in DETECTORS + BODIES)
 
 
 @pytest.mark.slow
-def test_a_detector_by_its_name(cache):
-    """Random weights in the place of the published ones."""
+def test_published_detector_loads_by_name(cache):
+    """Caches random weights instead of the published ones."""
     net = networks.build("fasterrcnn")
     torch.save(net.state_dict(), cached("fasterrcnn_resnet50_fpn"))
     model, other = (
@@ -34,14 +34,14 @@ def test_a_detector_by_its_name(cache):
     )
     report = load_weights_into(model, "torchvision/fasterrcnn_resnet50_fpn", complete=True)
     assert report.missing == report.unused == () and report.loaded > 270
-    # Published detectors add nothing to the variance, whatever the config says of others.
+    # Published detectors use an epsilon of 0, independent of the config.
     load_weights_into(other, net.state_dict(), complete=True, batch_norm_epsilon=0.0)
     expected = other.state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items())
 
 
 @pytest.mark.slow
-def test_a_body_by_its_name(cache):
+def test_published_body_is_read_by_name(cache):
     from torchvision.models import resnet18
 
     net = resnet18(weights=None)
@@ -54,7 +54,7 @@ def test_a_body_by_its_name(cache):
         load_weights_into(model, "torchvision/resnet18")
 
 
-def test_what_cannot_be_downloaded(cache, capsys):
+def test_failed_download_names_the_url_and_the_file(cache, capsys):
     file = cached("retinanet_resnet50_fpn")
     with pytest.raises(CheckpointError) as caught:
         published_weights("torchvision/retinanet_resnet50_fpn")
@@ -67,7 +67,7 @@ def test_what_cannot_be_downloaded(cache, capsys):
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights", b"PK\3\4"])
-def test_a_damaged_file_in_the_cache(cache, content):
+def test_damaged_cached_file_is_rejected(cache, content):
     file = cached("resnet50")
     file.write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match=f"{file.name}: damaged"):
@@ -75,12 +75,12 @@ def test_a_damaged_file_in_the_cache(cache, content):
 
 
 @pytest.mark.parametrize("name", ["", "ssd300_vgg16", "fasterrcnn_resnet50_fpn_v2", "../resnet50"])
-def test_other_names_are_refused(cache, name):
+def test_unpublished_names_are_rejected(cache, name):
     with pytest.raises(CheckpointError, match=f"torchvision/{name}: torchvision's weights are"):
         published_weights(f"torchvision/{name}")
 
 
-def test_a_file_of_that_name_is_a_file(tmp_path, monkeypatch):
+def test_local_file_takes_precedence_over_a_published_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert is_published("torchvision/resnet50") and not is_published("my/torchvision/resnet50")
     (tmp_path / "torchvision").mkdir()

@@ -1,4 +1,4 @@
-"""Our networks with torchvision's weights give torchvision's detections."""
+"""Our networks with torchvision weights give the detections of torchvision."""
 
 import re
 from types import SimpleNamespace
@@ -29,15 +29,15 @@ def ours(kind, *overrides):
 
 @pytest.fixture(scope="module")
 def case(request):
-    """The kind of network, torchvision's, its detections, and ours.
+    """Loads the weights of a torchvision network into ours and runs both.
 
-    On one thread: a random network has proposals that the rounding of other sums lets fall.
+    Uses one thread: rounding of other sums would drop some proposals of a random network.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     request.addfinalizer(lambda: torch.set_num_threads(threads))
     kind, pictures = request.param, networks.images()
-    # The keypoint head takes seconds for a hundred.
+    # The keypoint head needs seconds for a hundred detections.
     few = kind == "keypointrcnn"
     net = networks.build(kind, **({"box_detections_per_img": 4} if few else {}))
     networks.liven(net, pictures)
@@ -55,7 +55,7 @@ def case(request):
 
 
 def counterparts(mine, other):
-    """Where each of our detections stands among theirs."""
+    """Returns the index of each of our detections among theirs."""
     close = (mine["scores"][:, None] - other["scores"]).abs() < 1e-4
     close &= mine["labels"][:, None] == other["labels"]
     close &= ((mine["boxes"][:, None] - other["boxes"]).abs() < 0.01).all(dim=2)
@@ -64,23 +64,23 @@ def counterparts(mine, other):
 
 
 @all_networks
-def test_detections_are_torchvisions(case):
+def test_detections_match_torchvision(case):
     counts = [len(detection["scores"]) for detection in case.theirs]
     keypoints = case.kind == "keypointrcnn"
     assert sum(counts) >= (8 if keypoints else 200)
     for mine, other in zip(case.found, case.theirs, strict=True):
         assert len(other["labels"].unique()) > (0 if keypoints else 20)
         assert len(mine["scores"]) == len(other["scores"])
-        # The same order, but for scores that are equal within rounding.
+        # The order is the same, except for scores that are equal within rounding.
         torch.testing.assert_close(mine["scores"], other["scores"], rtol=0, atol=1e-4)
         counterparts(mine, other)
 
 
 def between_pixels(boxes):
-    """Whether a rounding error is enough to paste the mask a pixel further.
+    """Returns which masks a rounding error may paste one pixel further.
 
-    A mask of 28 x 28 is pasted, with a border of one, where the box widened by it begins and ends,
-    both cut to whole pixels.
+    A mask of 28 x 28 is pasted with a border of one cell, between the corners of the box widened
+    by that border. Both corners are truncated to whole pixels.
     """
     centre, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2 * 30 / 28
     corners = torch.cat([centre - half, centre + half], dim=1)
@@ -88,7 +88,7 @@ def between_pixels(boxes):
 
 
 @networks_of("maskrcnn")
-def test_masks_are_torchvisions(case):
+def test_masks_match_torchvision(case):
     for mine, other in zip(case.found, case.theirs, strict=True):
         assert mine["masks"].shape == other["masks"].shape
         a = mine["masks"].flatten(1)
@@ -101,8 +101,8 @@ def test_masks_are_torchvisions(case):
 
 
 @networks_of("keypointrcnn")
-def test_heat_maps_are_torchvisions(case):
-    """Keypoints themselves are found between the cells of a map, not by torchvision's steps."""
+def test_heat_maps_match_torchvision(case):
+    """Compares the maps only: our keypoints lie between cells, unlike those of torchvision."""
     counts = [len(detection["scores"]) for detection in case.theirs]
     theirs, ours = (maps.split(counts) for maps in case.heat_maps)
     for i, (mine, other) in enumerate(zip(case.found, case.theirs, strict=True)):
@@ -112,7 +112,7 @@ def test_heat_maps_are_torchvisions(case):
 
 
 @all_networks
-def test_names_of_older_versions(case):
+def test_weight_names_of_older_versions_load(case):
     kind, net = case.kind, case.net
     older = (
         (r"(inner|layer)_blocks\.(\d)\.0\.", r"\1_blocks.\2."),
@@ -127,14 +127,14 @@ def test_names_of_older_versions(case):
         state[key] = value.to("meta")
     assert any(key not in state for key in net.state_dict())
     with torch.device("meta"):
-        # Without a version, torchvision takes the names for its older ones.
+        # Without a version, torchvision assumes its older names.
         networks.build(kind).load_state_dict(state)
         report = load_weights_into(ours(kind), state, complete=True)
     assert report.loaded > 270
 
 
-def test_a_class_0_that_is_used():
-    """Whoever counts classes from 0 in torchvision's RetinaNet has one more here."""
+def test_retinanet_class_0_becomes_class_1():
+    """Classes counted from 0 in a torchvision RetinaNet are one higher here."""
     pictures = networks.images()
     net = networks.liven(networks.build("retinanet", num_classes=6), pictures, class_0=True)
     model = ours("retinanet", "MODEL.RETINANET.NUM_CLASSES", 7)

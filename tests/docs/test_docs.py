@@ -1,4 +1,4 @@
-"""The messages that docs/tutorial/failures.md quotes are the ones that come."""
+"""Error messages that docs/tutorial/failures.md quotes, compared with the real ones."""
 
 import os
 import re
@@ -39,11 +39,11 @@ def error_of(call):
 
 
 def broken_copy(folder, torch_version):
-    """What importing a copy says whose library is damaged, with a PyTorch of this version."""
+    """Returns the error of importing a copy with a damaged library under a PyTorch version."""
     copy = folder / "detops"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("_C*.so", "assets", "__pycache__"))
     (copy / f"_C{next(PACKAGE.glob('_C*.so')).suffixes[0]}.so").write_bytes(b"no library")
-    # An editable installation would find what the copy lacks.
+    # An editable installation would supply what the copy lacks.
     alone = "sys.meta_path = [f for f in sys.meta_path if 'editable' not in f'{f}{type(f)}']"
     version = f"import torch; torch.__version__ = {torch_version!r}"
     return run(
@@ -91,7 +91,7 @@ def quoted():
             yield title, k, block
 
 
-def test_every_quoted_message_has_its_failure():
+def test_every_quoted_message_has_a_failure_case():
     assert [(t, k) for t, k, _ in quoted()] == [
         (t, k) for t, failures in MESSAGES.items() for k in range(len(failures))
     ]
@@ -100,7 +100,7 @@ def test_every_quoted_message_has_its_failure():
 @pytest.mark.parametrize(
     ("title", "k"), [(t, k) for t, f in MESSAGES.items() for k in range(len(f))]
 )
-def test_the_message_is_the_quoted_one(title, k, tmp_path):
+def test_error_message_matches_the_quoted_text(title, k, tmp_path):
     (block,) = [b for t, n, b in quoted() if (t, n) == (title, k)]
     message = MESSAGES[title][k](tmp_path)
     place = 0

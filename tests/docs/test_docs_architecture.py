@@ -1,4 +1,4 @@
-"""The table of docs/architecture.md is that of the contracts, and is right about gradients."""
+"""The op table of docs/architecture.md, compared with the contracts and the gradients."""
 
 import contextlib
 
@@ -16,8 +16,8 @@ PAGE = ROOT / "docs" / "architecture.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree")
-def test_the_table_is_that_of_the_contracts():
-    """As `python -m detops.op_table docs/architecture.md` writes it."""
+def test_op_table_matches_the_contracts():
+    """`python -m detops.op_table docs/architecture.md` writes the table."""
     assert PAGE.read_text().split(BEGIN)[1].split(END)[0].strip() == table().strip()
 
 
@@ -27,13 +27,13 @@ def wants_gradient(x):
 
 @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
 @pytest.mark.parametrize("op", [op for op, c in CONTRACTS.items() if "!" not in c.schema])
-def test_ops_are_differentiable_where_the_table_says_so(op):
+def test_ops_have_gradients_exactly_as_the_table_states(op):
     given = tree_map_only(Tensor, wants_gradient, arguments()[op])
     leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.requires_grad]
     results = [x for x in tree_leaves(getattr(torch.ops.detops, op)(**given)) if x.requires_grad]
     if results:
-        with contextlib.suppress(RuntimeError):  # that the derivative is not implemented
+        with contextlib.suppress(RuntimeError):  # if no derivative is implemented
             sum(x.sum() for x in results).backward()
     reached = any(x.grad is not None for x in leaves)
-    # An index has no derivative, whatever it is made of.
+    # An index has no derivative, even if the op computes it from differentiable inputs.
     assert reached == (derivative_of(op) != "-" and op != "remove_small_boxes")

@@ -1,4 +1,4 @@
-"""The tables of the pages 'From ...': the calls in them are calls of functions that are there."""
+"""Tables of the 'From ...' pages: every call in them names an existing function."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ ROWS = [
     for page in PAGES
     for match in CELL.finditer(page.read_text())
 ]
-# Given in words on the page, and no argument there.
+# The page explains it in its text; it is no argument of their call.
 TOLD = {"level_start_index"}
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="needs the source tree")
@@ -29,7 +29,7 @@ def call_of(text):
 
 
 def named(path):
-    """What a dotted name stands for; an attribute comes before a module of the same name."""
+    """Resolves a dotted name; an attribute takes precedence over a module of the same name."""
     first, *parts = path.split(".")
     found = importlib.import_module(first)
     for k, part in enumerate(parts, 1):
@@ -40,7 +40,7 @@ def named(path):
 
 
 def parameters_of(function):
-    """Names and defaults, of an autograd Function those of its forward."""
+    """Returns names and defaults; for an autograd Function, those of its forward."""
     owner = getattr(function, "__self__", None)
     if inspect.isclass(owner) and function.__name__ == "apply":
         found = list(inspect.signature(owner.forward).parameters.values())[1:]
@@ -49,7 +49,7 @@ def parameters_of(function):
     return {p.name: p.default for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
 
 
-def test_every_page_says_how_to_switch_and_has_calls():
+def test_every_page_shows_how_to_switch_and_has_calls():
     names = ["detectron2", "maskrcnn-benchmark", "mmcv", "torchvision"]
     assert [p.stem for p in PAGES] == [
         f"from-{name}" for name in [*names, "ultralytics-and-transformers"]
@@ -61,7 +61,7 @@ def test_every_page_says_how_to_switch_and_has_calls():
         for line in switch:
             ast.parse(line)
     assert len(ROWS) > 40
-    # A row that the pattern does not find would not be looked at.
+    # A row that the pattern misses would stay untested.
     for page in PAGES:
         for line in page.read_text().splitlines():
             if "`detops." in line and line.startswith("| `") and "(" in line.split("|")[1]:
@@ -69,7 +69,7 @@ def test_every_page_says_how_to_switch_and_has_calls():
 
 
 @pytest.mark.parametrize(("page", "theirs", "ours"), ROWS)
-def test_our_side_takes_what_their_side_has(page, theirs, ours):
+def test_our_call_accepts_the_arguments_of_their_call(page, theirs, ours):
     there, here = call_of(theirs), call_of(ours)
     given = {a.id for a in there.args} | {k.arg for k in there.keywords}
     used = {
@@ -93,21 +93,21 @@ def check_their_side(theirs):
         found = parameters[name]
         if default is not inspect.Parameter.empty:
             assert found == default, name
-        # What is written without a default may have one.
+        # An argument written without a default may have one.
 
 
 @pytest.mark.parametrize(
     "theirs",
     [pytest.param(r.values[1], id=r.id) for r in ROWS if r.values[0] == "from-torchvision"],
 )
-def test_torchvisions_side(theirs):
+def test_torchvision_calls_match_their_signatures(theirs):
     check_their_side(theirs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["mmcv", "transformers", "ultralytics"])
-def test_the_other_side(package):
-    """In a process of its own, as these stay imported."""
+def test_calls_of_other_packages_match_their_signatures(package):
+    """Runs in a separate process, because these packages stay imported."""
     from peers import python
 
     if find_spec(package) is None:
@@ -122,9 +122,9 @@ def test_the_other_side(package):
     )
 
 
-def test_maskrcnn_benchmarks_side():
+def test_maskrcnn_benchmark_calls_are_provided():
     from detops.compat.maskrcnn_benchmark import contents
 
     names = {r.values[1].split("(")[0] for r in ROWS if r.values[0] == "from-maskrcnn-benchmark"}
-    functions = {"deform_conv", "modulated_deform_conv"}  # of its Python, which calls several of _C
+    functions = {"deform_conv", "modulated_deform_conv"}  # Python that calls several of _C
     assert names - functions <= contents().keys()

@@ -1,4 +1,4 @@
-"""The commands of docs/detect.md run as they stand there."""
+"""Commands of docs/detect.md, run as written."""
 
 import json
 import os
@@ -30,13 +30,13 @@ PROGRAMS = {
 
 
 def blocks():
-    """Of indented lines, with those that go on in the next."""
+    """Returns the blocks of indented lines, including continued lines."""
     return re.findall(r"(?m)(?:^    .*\n)+", PAGE.read_text())
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with what the page's commands name, and the programs that they call."""
+    """Creates a folder with the files and the programs that the page's commands use."""
     folder = tmp_path_factory.mktemp("page")
     photograph = Image.open(TREE_CROWNS / "val.jpg").crop((0, 0, 160, 120))
     for name in ("photo.jpg", "street.jpg", "photographs/a.jpg", "photographs/deep/b.jpg"):
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("block", blocks() if PAGE.exists() else ())
-def test_commands(folder, block):
+def test_commands_of_the_page_write_their_results(folder, block):
     if "clip.mp4" in block:
         pytest.importorskip("av")
         with VideoWriter(folder / "clip.mp4", Fraction(5)) as writer:

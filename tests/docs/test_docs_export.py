@@ -1,4 +1,4 @@
-"""docs/export.md: its commands and its Python run as they stand, and what they write is right."""
+"""docs/export.md: its commands and Python, run as written, and the files they write."""
 
 import json
 import os
@@ -38,14 +38,14 @@ pytestmark = [
 
 
 def steps():
-    """The page's commands and blocks of Python, in order."""
+    """Yields the page's commands and blocks of Python in order."""
     pattern = r"```python\n([^`]*)```|(^ {4}\S.*\n(?: {8}.*\n)*)"
     for code, command in re.findall(pattern, PAGE.read_text(), re.M):
         yield ("python", code) if code else ("command", re.sub(r"^ {4}", "", command, flags=re.M))
 
 
 def run(command, folder):
-    """A line of the shell, with this Python and its packages."""
+    """Runs a line of the shell with this Python and its packages."""
     names = {"python": sys.executable, "cmake": CMAKE}
     words = re.sub(r"^(python|cmake)\b", lambda m: names[m[1]], command)
     words = re.sub(r"\$\(python\b", f"$({sys.executable}", words)
@@ -60,7 +60,7 @@ def run(command, folder):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, no_traces):
-    """The folder where the page was carried out, what its commands said, and its names."""
+    """Runs the page; returns its folder, the output of its commands and its Python names."""
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(SHAPES_WEIGHTS, folder / "weights.pt")
     (folder / "examples").symlink_to(ROOT / "examples")
@@ -92,7 +92,7 @@ def expected(page):
     return detector.detect(load_image(page[0] / "photo.png"))
 
 
-def test_commands(page):
+def test_commands_of_the_page_write_their_files(page):
     commands = [text.split()[0] for kind, text in steps() if kind == "command"]
     assert commands == [
         "pip", *["detops"] * 7, "cmake", "cmake", "python", "build/detect"
@@ -103,7 +103,7 @@ def test_commands(page):
         assert (folder / file).is_file(), file
 
 
-def test_python(page, expected):
+def test_python_of_the_page_finds_what_the_checkpoint_finds(page, expected):
     names = page[2]
     assert names["found"].keys() == {"boxes", "labels", "scores", "masks"}
     for key in ("boxes", "scores"):
@@ -114,8 +114,8 @@ def test_python(page, expected):
 
 
 @pytest.mark.parametrize("file", ["detector.pt2", "detector.onnx", "compiled.pt2"])
-def test_files(page, expected, file):
-    """The compiled one too finds what is there in images of other sizes, and nothing in nothing."""
+def test_exported_files_find_what_the_checkpoint_finds(page, expected, file):
+    """Images may have any size, even for the compiled file; an image of NaN has no detections."""
     model = Detector.from_checkpoint(SHAPES_WEIGHTS, device="cpu")
     exported = Detector.from_exported(page[0] / file)
     assert exported.names == model.names and exported.tile_size == model.tile_size
@@ -129,8 +129,8 @@ def test_files(page, expected, file):
         assert found["boxes"].shape == (0, 4) and found["masks"].shape == (0, 1, 96, 128)
 
 
-def test_rated(page):
-    """As the checkpoint is, boxes and masks."""
+def test_exported_detector_rates_like_the_checkpoint(page):
+    """Compares the metrics of boxes and of masks."""
     words = ["eval", "--weights", str(SHAPES_WEIGHTS), "--data", "shapes:test?length=8"]
     assert cli.main([*words, "--device", "cpu", "--output", str(page[0] / "wanted.json")]) == 0
     rated, wanted = (json.loads((page[0] / f"{n}.json").read_text()) for n in ("rated", "wanted"))
@@ -140,8 +140,8 @@ def test_rated(page):
             assert abs(found[key] - expected[key]) < 0.01, key
 
 
-def test_without_python(page, expected):
-    """The C++ program says and draws what PyTorch finds."""
+def test_cpp_program_finds_what_pytorch_finds(page, expected):
+    """The program prints and draws the detections, and runs without Python."""
     folder, said, _ = page
     lines = [
         text.split() for text in said["build/detect compiled.pt2 photo.ppm found.ppm"].split("\n")
@@ -164,7 +164,7 @@ def test_without_python(page, expected):
     assert "libdetops.so" in needed and "libpython" not in needed
 
 
-def test_the_program_refuses(page):
+def test_cpp_program_rejects_invalid_input(page):
     folder = page[0]
     (folder / "broken.ppm").write_bytes(b"P6\n9 9\n255\nshort")
     for words, text in (

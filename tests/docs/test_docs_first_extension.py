@@ -1,4 +1,4 @@
-"""The five files of docs/tutorial/0-five-files.md make an extension, as the page has them."""
+"""The five files of docs/tutorial/0-five-files.md, built into an extension as written."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""docs/performance.md is what its script makes of the results, and the README shows its plot."""
+"""docs/performance.md as its script generates it from the results, and the README's plot."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def page():
     return module_of(SCRIPT)
 
 
-def test_the_page_is_that_of_the_results(page, tmp_path):
+def test_performance_page_matches_the_results(page, tmp_path):
     copy = tmp_path / "performance.md"
     copy.write_text(page.PAGE.read_text())
     page.write(copy, tmp_path)
@@ -28,7 +28,7 @@ def test_the_page_is_that_of_the_results(page, tmp_path):
     assert all((page.RESULTS / name).is_file() for name in shown)
 
 
-def test_a_bar_is_the_fastest_other_library(page, monkeypatch, tmp_path):
+def test_a_bar_compares_with_the_fastest_other_library(page, monkeypatch, tmp_path):
     drawn = {}
     monkeypatch.setattr(page, "bars", lambda ratios, path, label: drawn.update(ratios["detops"]))
     times = {"detops": 0.5, "torchvision": 4.0, "OpenCV": 2.0}
@@ -36,7 +36,7 @@ def test_a_bar_is_the_fastest_other_library(page, monkeypatch, tmp_path):
     assert drawn == {"nms\nbeside OpenCV": [4.0]}
 
 
-def test_all_results_are_of_the_processor_of_the_newest_peers(page, monkeypatch, tmp_path):
+def test_all_results_come_from_the_processor_of_the_newest_peers(page, monkeypatch, tmp_path):
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     with pytest.raises(SystemExit, match="has no peers-"):
         page.newest_peers()
@@ -52,7 +52,7 @@ def test_all_results_are_of_the_processor_of_the_newest_peers(page, monkeypatch,
     assert not list(tmp_path.glob("*.svg"))
 
 
-def test_the_readme_shows_eight_bars(page):
+def test_readme_plot_has_eight_bars(page):
     assert "](benchmarks/results/peers.svg)" in (ROOT / "README.md").read_text()
     report = json.loads(page.newest_peers().read_text())
     assert len(report["cases"]) == 8

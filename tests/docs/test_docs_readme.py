@@ -1,4 +1,4 @@
-"""The README, and the table of ops that it leads to."""
+"""The README, and the table of ops in docs/ops.md."""
 
 import re
 
@@ -11,7 +11,7 @@ import detops
 README = ROOT / "README.md"
 OPS = ROOT / "docs" / "ops.md"
 pytestmark = pytest.mark.skipif(not OPS.exists(), reason="needs the source tree")
-# Neither an op nor a module of one.
+# Public names that are neither ops nor modules of ops.
 TOOLS = {"__version__", "cmake_prefix_path", "optimize", "patch_torchvision", "release_memory"}
 
 
@@ -19,11 +19,11 @@ def blocks():
     return re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
 
-def test_it_is_short():
+def test_readme_has_at_most_150_lines():
     assert len(README.read_text().splitlines()) <= 150
 
 
-def test_its_first_example_gives_what_it_says():
+def test_first_readme_example_gives_the_printed_result():
     names = {}
     exec(blocks()[0], names)
     assert names["keep"].tolist() == [0, 2] and "tensor([0, 2])" in blocks()[0]
@@ -31,7 +31,7 @@ def test_its_first_example_gives_what_it_says():
     assert names["features"].grad.abs().sum() > 0
 
 
-def test_its_other_examples_name_what_is_there():
+def test_other_readme_examples_use_existing_names():
     for block in blocks()[1:]:
         for name in re.findall(r"detops\.([\w.]+)\(", block):
             thing = detops
@@ -41,7 +41,7 @@ def test_its_other_examples_name_what_is_there():
             exec(line, {})
 
 
-def test_the_ops_of_its_table_are_there():
+def test_ops_in_the_readme_table_exist():
     rows = re.findall(r"^\| \[\w+\]\((docs/api/\w+\.md)\) \| (.*) \|$", README.read_text(), re.M)
     assert len(rows) == 8
     for page, names in rows:
@@ -50,7 +50,7 @@ def test_the_ops_of_its_table_are_there():
             assert name in detops.ops.__all__ and f":: {name}\n" in text
 
 
-def test_every_op_is_in_the_table():
+def test_every_op_is_in_the_ops_table():
     rows = "\n".join(re.findall(r"^\|.*$", OPS.read_text(), re.M))
     named = set(re.findall(r"`(\w+)`", rows))
     missing = set(detops.__all__) - TOOLS - named - {"Axpy", "register_tensor_methods"}
@@ -58,7 +58,7 @@ def test_every_op_is_in_the_table():
     assert named <= set(detops.__all__), named - set(detops.__all__)
 
 
-def test_the_dtypes_that_it_names():
+def test_nms_supports_the_dtypes_in_the_readme():
     boxes = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9]])
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         assert f"{dtype}".removeprefix("torch.") in README.read_text()

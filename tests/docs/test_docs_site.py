@@ -1,4 +1,4 @@
-"""The site: links, pictures, formulas, and what it asks of a network."""
+"""The documentation site: links, API pages, figures and formulas without scripts."""
 
 import importlib.util
 import re
@@ -27,14 +27,14 @@ def module_of(path):
 
 
 def anchors(page):
-    """Those that code hosts and the build give to headings."""
+    """Returns the anchors that code hosts and the build generate for headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_have_existing_targets(page):
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
     for path, anchor in LINK.findall(text):
         target = (page.parent / path).resolve() if path else page
@@ -44,18 +44,18 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("file", FORMS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_forms_and_workflows_can_be_read(file):
+def test_forms_and_workflows_are_valid_yaml(file):
     assert "name" in yaml.safe_load(file.read_text()) or file.stem == "config"
 
 
-def test_a_table_is_put_between_its_marks():
+def test_table_is_filled_in_between_its_marks():
     begin, end = marks("ops")
     page = f"before\n{begin}\nold\n{end}\nafter\n"
     assert fill(page, "ops", "new\n") == page.replace("old", "new")
 
 
 @pytest.mark.parametrize("order", [[], [0], [1], [1, 0]])
-def test_a_page_without_both_marks_is_not_filled(order):
+def test_page_without_both_marks_raises(order):
     page = "\n".join(["before", *(marks("ops")[i] for i in order), "after"])
     with pytest.raises(ValueError, match="expected <!-- ops: begin --> and .* <!-- ops: end -->"):
         fill(page, "ops", "new\n")
@@ -70,7 +70,7 @@ def test_every_public_name_is_on_an_api_page():
 
 
 @pytest.mark.slow
-def test_the_figures_are_those_of_the_pages(tmp_path):
+def test_pages_show_exactly_the_drawn_figures(tmp_path):
     pytest.importorskip("matplotlib")
     drawn = {path.name for path in module_of(DOCS / "figures.py").draw(tmp_path)}
     pages = {page: page.read_text() for page in (DOCS / "api").glob("*.md")}
@@ -86,9 +86,9 @@ def test_the_figures_are_those_of_the_pages(tmp_path):
 @pytest.mark.parametrize(
     "example", sorted((ROOT / "examples" / "gallery").glob("plot_*.py")), ids=lambda path: path.stem
 )
-def test_the_gallery_runs(example, tmp_path):
+def test_gallery_example_runs_and_saves_a_figure(example, tmp_path):
     pytest.importorskip("matplotlib")
-    # A call of show() ends a picture; without a screen it writes one.
+    # show() completes a figure; without a screen, saving replaces it.
     program = (
         "import matplotlib; matplotlib.use('agg'); import runpy, matplotlib.pyplot as plt;"
         "plt.show = lambda: plt.savefig('picture.png'); "
@@ -98,7 +98,7 @@ def test_the_gallery_runs(example, tmp_path):
     assert (tmp_path / "picture.png").stat().st_size > 5000
 
 
-def test_formulas_need_no_script():
+def test_formulas_are_rendered_as_mathml():
     pytest.importorskip("latex2mathml")
     pytest.importorskip("sphinx")
     mathml = module_of(DOCS / "mathml.py")

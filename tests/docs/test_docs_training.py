@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/training.md: its commands and its Python run as they stand, and leave what it says."""
+"""docs/training.md: its commands and Python, run as written, and the files they write."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from detops.engine.weights_torchvision import cached_file, newest_weights
 PAGE = ROOT / "docs" / "training.md"
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 CLASSES = ["oak", "pine", "house"]
-# Training is shortened by what stands behind the command.
+# Options that shorten the training, appended to the command.
 SHORTER = [
     *("SOLVER.MAX_ITER", "2", "SOLVER.TEST_PERIOD", "1", "SOLVER.IMS_PER_BATCH", "2"),
     *("SOLVER.WARMUP_ITERS", "0", "INPUT.MIN_SIZE_TRAIN", "[64]", "INPUT.TILE_SIZE", "0"),
@@ -41,7 +41,7 @@ def view(x, file):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The data that the page speaks of, and random weights where torchvision's would be."""
+    """Writes the data of the page, and random weights in place of the torchvision weights."""
     monkeypatch.chdir(tmp_path)
     for place, name in enumerate(("train", "val")):
         view(150 * place, tmp_path / "my" / f"{name}.png")
@@ -70,9 +70,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-# One test: the later commands use what the earlier ones make.
+# One test, because later commands use the files of earlier ones.
 @pytest.mark.slow
-def test_commands(folder, capsys):
+def test_commands_of_the_page_write_their_files(folder, capsys):
     done = []
     for words in commands():
         more = SHORTER if words[1] == "train" else []
@@ -96,14 +96,13 @@ def test_commands(folder, capsys):
 
 
 @pytest.mark.slow
-def test_python(folder, capsys):
+def test_python_of_the_page_prints_names_and_box_shape(folder, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     exec(code, {})
     assert capsys.readouterr().out == "('oak', 'pine', 'house') torch.Size([1, 4])\n"
 
 
-def test_the_example_is_torchvisions_network():
-    """The config of the example repeats another one."""
+def test_example_config_equals_the_torchvision_config():
     own = ["MODEL.WEIGHT", "", "MODEL.ROI_BOX_HEAD.NUM_CLASSES", 2]
     own += ["MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 128]
     names = ("tree_crowns_from_coco", "torchvision_faster_rcnn_R_50_FPN")

@@ -17,7 +17,7 @@ if all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
 
 
 def public(module):
-    """The functions and classes that a module offers; errors need no example."""
+    """Yields the public functions and classes of a module; errors need no example."""
     names = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
     for name in names:
         thing = getattr(module, name)
@@ -43,14 +43,14 @@ def globals_of(thing):
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_it_has_an_example(name):
+def test_public_docstring_has_an_example(name):
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(PUBLIC[name]))
     assert examples
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLIC)
-def test_the_example_is_right(name, tmp_path, monkeypatch):
+def test_docstring_example_gives_its_output(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     thing = PUBLIC[name]
     parsed = doctest.DocTestParser().get_doctest(
@@ -58,11 +58,11 @@ def test_the_example_is_right(name, tmp_path, monkeypatch):
     )
     report = []
     doctest.DocTestRunner().run(parsed, out=report.append)
-    if hasattr(torch.Tensor, "gdh"):  # which the example of register_tensor_methods adds
+    if hasattr(torch.Tensor, "gdh"):  # the example of register_tensor_methods adds it
         del torch.Tensor.gdh
     assert not report, "".join(report)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_forward_tells_its_shapes(name):
+def test_forward_docstring_states_shapes(name):
     assert "``[" in inspect.getdoc(PUBLIC[name].forward)

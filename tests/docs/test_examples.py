@@ -28,7 +28,7 @@ def run(*command):
 @pytest.mark.parametrize(
     ("network", "names"), [("mlp", {"Python", "C++"}), ("lltm", {"Python", "C++", "nn.LSTM"})]
 )
-def test_compare(network, names, tmp_path):
+def test_compare_prints_times_and_plots_them(network, names, tmp_path):
     image = tmp_path / "times.png"
     out = run(
         EXAMPLES / "compare.py",
@@ -53,7 +53,7 @@ def test_train_sequence_learns():
     assert losses[0] > 0.1 and float(error) < 0.01
 
 
-def test_ray_data_finds_what_a_detector_finds(tmp_path, monkeypatch):
+def test_ray_example_finds_what_the_detector_finds(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     pandas = pytest.importorskip("pandas")
     folder = tmp_path / "photographs"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples that the help of train and eval shows, and export's first, run as they are shown."""
+"""Examples from the help of train and eval, and the first of export, run as written."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ for module in ("onnxscript", "onnxruntime"):
 pytestmark = pytest.mark.slow
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
-# Training is shortened by what stands behind the example.
+# Options that shorten the training, appended to the example.
 SHORTER = [
     *("SOLVER.MAX_ITER", "2", "SOLVER.IMS_PER_BATCH", "2", "INPUT.MIN_SIZE_TRAIN", "[64]"),
     *("INPUT.TILE_SIZE", "0", "INPUT.MIN_SIZE_TEST", "64", "--device", "cpu"),
@@ -31,7 +31,7 @@ SHORTER = [
 
 
 def examples(command):
-    """The words of each example of a command."""
+    """Returns the words of each example in the help of a command."""
     lines = command.__doc__.replace("\\\n", " ").splitlines()
     found = [shlex.split(line) for line in lines if line.startswith(" " * 8)]
     assert found and all(words[0] in ("detops", "torchrun") for words in found)
@@ -74,7 +74,7 @@ def voc(folder, name, objects):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the data that the examples name, and what the first ones make."""
+    """Creates a folder with the data of the examples, in which they also write their files."""
     folder = tmp_path_factory.mktemp("examples")
     coco(folder / "my" / "train.json", ["oak", "pine", "house"])
     coco(folder / "my" / "val.json", ["oak", "pine", "house"])
@@ -88,8 +88,8 @@ def run(words, capsys):
     return capsys.readouterr()
 
 
-# One test: the later examples use what the earlier ones make.
-def test_examples(folder, monkeypatch, capsys):
+# One test, because later examples use the files of earlier ones.
+def test_help_examples_run_as_written(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     for words in examples(train):
         if words[0] == "torchrun":
@@ -114,7 +114,7 @@ def test_examples(folder, monkeypatch, capsys):
 
     network = load_config(PACKAGE / "configs" / "faster_rcnn_R_50_FPN_1x.yaml")
     torch.save({"model": build_detection_model(network).state_dict()}, "model_final.pth")
-    run(examples(export_command)[0], capsys)  # What eval's last example rates.
+    run(examples(export_command)[0], capsys)  # The last example of eval rates this file.
     rated = [run([*words, "--device", "cpu"], capsys).out for words in examples(evaluate_command)]
     assert len(rated) == 5 and all("AP50" in text for text in rated)
     assert json.loads((folder / "results.json").read_text())["images"] == 2

@@ -1,4 +1,4 @@
-"""Every shipped config in inference: compiled without a break, and exported."""
+"""Every shipped config in inference: compiled without a graph break, and exported."""
 
 import io
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_block_per_stage")]
 
 
 def check(traced, model, images):
-    """Whether a graph gives what the model does; returns how much is found in each image."""
+    """Checks that a graph finds what the model finds; returns the detections per image."""
     counts = []
     for image in images:
         expected = model([image])[0]
@@ -35,8 +35,8 @@ def reloaded(program):
 
 
 @pytest.mark.parametrize("name", {structure(name): name for name in CONFIGS}.values())
-def test_compiled_and_exported(name):
-    """No break in the graph, and one graph however many boxes there are."""
+def test_detector_compiles_and_exports_as_one_graph(name):
+    """The graph has no break, and is the same for any number of boxes."""
     model = detector_of(structure(name), name)
     images = images_of((64, 80), (64, 80))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

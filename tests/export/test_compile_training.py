@@ -1,4 +1,4 @@
-"""A compiled training step: the losses and the gradients are those of the step as it is."""
+"""A compiled training step: its losses and gradients, compared with the eager step."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from small_detectors import (  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_block_per_stage")]
 
-# One of each kind of detector.
+# One config of each kind of detector.
 TRAINED = [
     ("tree_crowns", "inductor"),
     ("mask_rcnn_R_50_C4_1x", "aot_eager"),
@@ -21,7 +21,7 @@ TRAINED = [
 
 
 def targets_of(images):
-    """Three objects in each image; a seed draws the samples of the losses."""
+    """Returns three objects per image, and a seed that draws the samples of the losses."""
     corners = torch.tensor([[4.0, 6.0], [20.0, 10.0], [2.0, 30.0]])
     sizes = torch.tensor([[36.0, 44.0], [40.0, 50.0], [31.0, 30.0]])
     boxes = torch.cat([corners, corners + sizes], 1)
@@ -36,7 +36,7 @@ def targets_of(images):
 
 
 def step(model, call, images, targets):
-    """The losses, and the gradient of each parameter that has one."""
+    """Returns the losses, and the gradient of each parameter that has one."""
     model.zero_grad(set_to_none=True)
     losses = call(images, targets)
     sum(losses.values()).backward()
@@ -45,7 +45,7 @@ def step(model, call, images, targets):
 
 
 @pytest.mark.parametrize(("name", "backend"), TRAINED)
-def test_a_training_step(name, backend):
+def test_compiled_training_step_equals_eager(name, backend):
     model = detector_of(structure(name), name).train()
     images = images_of((64, 80), (64, 80))[:2]
     targets = targets_of(images)

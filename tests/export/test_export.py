@@ -1,4 +1,4 @@
-"""Detectors as graphs of PyTorch, saved and loaded; the command that writes and compares them."""
+"""Detectors as PyTorch graphs, saved and loaded, and the command that writes and compares them."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ from detops.export.load import Exported
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_traces")]
 
 
-# In a process that knows nothing but the file.
+# Runs in a separate process, which has only the file.
 ELSEWHERE = """
 import sys, torch, detops, detops.export
 image, file, found = sys.argv[1:]
@@ -58,8 +58,8 @@ def loaded_elsewhere(file, image, folder):
     ],
 )
 @pytest.mark.usefixtures("one_block_per_stage")
-def test_detectors_of_images_of_any_size(name, resized, tmp_path):
-    # Of RetinaNet's coarsest level a graph takes more than one row: PyTorch binds it to strides.
+def test_exported_detector_accepts_images_of_any_size(name, resized, tmp_path):
+    # RetinaNet's coarsest level needs more than one row: PyTorch binds the graph to strides.
     small, large = (300, 500) if name.startswith("retinanet") else (64, 96)
     size = ("INPUT.MIN_SIZE_TEST", small if resized else 0, "INPUT.MAX_SIZE_TEST", large)
     model = detector_of(None, name, size)
@@ -68,7 +68,7 @@ def test_detectors_of_images_of_any_size(name, resized, tmp_path):
     program = torch.export.load(tmp_path / "detector.pt2")
     operations = [n.target for n in program.graph.nodes if n.op == "call_function"]
     named = {op.namespace for op in operations if hasattr(op, "namespace")}
-    assert named == {"aten", "detops"}  # all of which C++ finds without Python
+    assert named == {"aten", "detops"}  # C++ finds all of them without Python
     exported = export.load(tmp_path / "detector.pt2")
     assert exported.about == {"names": "a\nb"}
     for found, image in zip(exported(images), images, strict=True):
@@ -91,20 +91,20 @@ class Kept(torch.nn.Module):
         return [{"scores": boxes[keep, 0], "labels": keep, "boxes": boxes[keep], "more": keep}]
 
 
-def test_sizes_that_values_decide_are_bounded():
+def test_data_dependent_sizes_are_bounded():
     """Inductor multiplies the bounds of sizes, and writes them as int64."""
     exported = export.program(Kept().eval(), size=(16, 16))
     bounds = [r.upper for s, r in exported.range_constraints.items() if str(s).startswith("u")]
     assert bounds and all(bound <= MOST_ELEMENTS for bound in bounds)
 
 
-def test_boxes_labels_and_scores_come_first():
+def test_boxes_labels_and_scores_are_the_first_outputs():
     exported = export.program(Kept().eval(), size=(16, 16))
     found = exported.module()(torch.rand(3, 16, 16))
     assert list(found) == ["boxes", "labels", "scores", "more"]
 
 
-def test_what_is_refused(tmp_path, monkeypatch):
+def test_invalid_exports_and_files_raise(tmp_path, monkeypatch):
     for write in (export.pt2, export.aoti):
         with pytest.raises(ValueError, match="file must end in .pt2, got x.pt"):
             write(Kept().eval(), "x.pt")
@@ -126,7 +126,7 @@ def test_what_is_refused(tmp_path, monkeypatch):
 
 
 class FindsTheFirstPixels(Kept):
-    """Takes images of ten rows or more."""
+    """Accepts images of ten rows or more."""
 
     def forward(self, images):
         boxes = images[0][0, :10, :4] * self.scale
@@ -134,9 +134,9 @@ class FindsTheFirstPixels(Kept):
         return [{"boxes": boxes, "labels": labels, "scores": boxes[:, 0]}]
 
 
-def test_an_image_that_a_graph_refuses_does_not_end_the_run(tmp_path, capsys):
+def test_image_rejected_by_a_graph_does_not_end_the_run(tmp_path, capsys):
     file = tmp_path / "detector.pt2"
-    # Its graph is bound to a size.
+    # The graph is bound to this size.
     export.pt2(FindsTheFirstPixels().eval(), file, size=(20, 16), about={"names": "cat"})
     for name, size in (("a.png", (3, 2)), ("b.png", (16, 20))):
         Image.new("RGB", size).save(tmp_path / name)
@@ -151,10 +151,10 @@ def test_an_image_that_a_graph_refuses_does_not_end_the_run(tmp_path, capsys):
 
 
 class OfARuntimeError(Exception):
-    """As ONNX Runtime's, which derive from nothing else."""
+    """An error like those of ONNX Runtime, which derive only from Exception."""
 
 
-def test_errors_of_a_runtime_name_the_image():
+def test_runtime_errors_name_the_image():
     def fail(image):
         raise error
 
@@ -175,7 +175,7 @@ def found(boxes, scores=(0.9, 0.8), labels=(1, 1), **more):
     } | more  # fmt: skip
 
 
-def test_partners():
+def test_without_partner_counts_unmatched_detections():
     two = [[0.0, 0, 40, 40], [50, 50, 90, 90]]
     masks = torch.zeros(2, 1, 99, 99, dtype=torch.bool)
     masks[0, :, 5:30, 5:30] = True
@@ -200,7 +200,7 @@ def test_partners():
 
 @pytest.fixture
 def trees(tmp_path):
-    """A part of a photograph, as large as a tile."""
+    """Writes a crop of a photograph, as large as a tile."""
     with Image.open(TREE_CROWNS / "val.jpg") as photograph:
         photograph.crop((0, 0, 230, 200)).save(tmp_path / "trees.png")
     return tmp_path / "trees.png"
@@ -212,7 +212,7 @@ def run(capsys, *words):
     return status, captured.out, captured.err
 
 
-def test_the_command_and_what_it_refuses(trees, tmp_path, capsys, monkeypatch):
+def test_export_command_writes_a_file_and_rejects_bad_options(trees, tmp_path, capsys, monkeypatch):
     file = tmp_path / "new" / "trees.pt2"
     words = ["export", "--format", "pt2", "--output", file, "--image", trees]
     status, out, err = run(capsys, *words, "--without-resizing")
@@ -242,7 +242,7 @@ def test_the_command_and_what_it_refuses(trees, tmp_path, capsys, monkeypatch):
     assert status == 1 and "nothing is found in it to compare" in err
 
 
-def test_what_a_file_says_of_its_detector():
+def test_shipped_weights_describe_their_detector():
     assert open_detector(DEFAULT_WEIGHTS, device="cpu").about == {
         "names": "tree", "tile_size": "160", "tile_overlap": "0.4", "tile_nms": "0.5"
     }  # fmt: skip

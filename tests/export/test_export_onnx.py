@@ -1,4 +1,4 @@
-"""Ops and detectors in operators of ONNX: what its runtimes give is what PyTorch gives."""
+"""Ops and detectors in ONNX: its runtimes give the results of PyTorch."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ openvino = pytest.importorskip("openvino")
 from detops.export import onnx  # noqa: E402
 from detops.export.translations import translations  # noqa: E402
 
-# OpenVINO loads its libraries in a way that sanitizers refuse.
+# OpenVINO loads its libraries in a way that sanitizers reject.
 pytestmark = [pytest.mark.slow, NEEDS_NO_SANITIZER]
 
 
@@ -42,7 +42,7 @@ class OnnxRuntime:
 
 class OpenVino:
     def __init__(self, file):
-        # On processors with AMX it computes in bfloat16 unless told.
+        # By default OpenVINO computes in bfloat16 on processors with AMX.
         in_float32 = {"INFERENCE_PRECISION_HINT": "f32"}
         self.model = openvino.compile_model(file, "CPU", in_float32)
 
@@ -80,7 +80,7 @@ def turned(count):
 
 
 def odd_boxes(count):
-    """Some empty, inverted, NaN and infinite."""
+    """Returns boxes, some of them empty, inverted, NaN or infinite."""
     made = boxes(count)
     made[:4] = torch.tensor(
         [[5.0, 5, 5, 9], [9, 9, 3, 3], [torch.nan, 1, 5, 5], [1, 1, torch.inf, 5]]
@@ -153,7 +153,7 @@ CASES = {
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("name", CASES)
-def test_ops(name, runtime, tmp_path):
+def test_op_in_onnx_gives_the_result_of_pytorch(name, runtime, tmp_path):
     if name == "deform_conv2d" and runtime is OpenVino:
         pytest.skip("OpenVINO does not read ONNX's DeformConv")
     function, inputs, dynamic = CASES[name]
@@ -182,8 +182,8 @@ def test_ops(name, runtime, tmp_path):
     ],
 )
 @pytest.mark.usefixtures("one_block_per_stage")
-def test_detectors(name, tmp_path):
-    """One file for images of any size."""
+def test_detector_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
+    """One file handles images of any size."""
     resized = name == "tree_crowns"
     model = detector_of(None, name, () if resized else ("INPUT.MIN_SIZE_TEST", 0))
     onnx(model, tmp_path / "detector.onnx")
@@ -198,7 +198,7 @@ def test_detectors(name, tmp_path):
     assert_same_detections(run(nothing.numpy()), model([nothing])[0])
 
 
-def test_a_trained_detector_on_a_photograph(tmp_path):
+def test_trained_detector_in_onnx_finds_the_same(tmp_path):
     model = Detector.from_checkpoint(DEFAULT_WEIGHTS, device="cpu").model
     onnx(model, tmp_path / "trees.onnx")
     photograph = load_image(TREE_CROWNS / "val.jpg")[:, :400, :370].float() / 255
@@ -221,7 +221,7 @@ class SoftNMS(torch.nn.Module):
         return [{"boxes": found[keep], "scores": scores}]
 
 
-def test_what_is_refused():
+def test_unsupported_onnx_exports_raise():
     with pytest.raises(NotImplementedError, match="soft_nms has no form in ONNX"):
         onnx(SoftNMS().eval(), size=(16, 16))
     with pytest.raises(ValueError, match="eval mode"):

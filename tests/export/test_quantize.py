@@ -1,4 +1,4 @@
-"""Detectors in 8 bits: as right as in float32, and what is refused."""
+"""Detectors in 8 bits: their accuracy compared with float32, and rejected inputs."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def run(capsys, *words):
 
 
 def layers(file):
-    """The kinds of numbers that the products of a file take, by the names of their weights."""
+    """Maps the names of weights in a file to whether their products run in 8 bits."""
     import onnx
 
     graph = onnx.load(file).graph
@@ -50,15 +50,15 @@ def ap50(capsys, tmp_path, weights, data):
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory):
-    """A detector in float32 and images for it."""
+    """Exports a detector in float32; returns its file and images for it."""
     file = tmp_path_factory.mktemp("shapes") / "shapes.onnx"
     detector = open_detector(SHAPES, device="cpu")
     export.onnx(detector.model, file, about=detector.about)
     return file, [image.float() / 255 for image in map(Shapes(length=24).image, range(24))]
 
 
-def test_trees(tmp_path, capsys, monkeypatch):
-    """The command, with a photograph that is cut into tiles."""
+def test_int8_command_keeps_the_ap_of_trees(tmp_path, capsys, monkeypatch):
+    """The photograph for the command is cut into tiles."""
     file = tmp_path / "new" / "int8.onnx"
     words = ("export", "--format", "onnx", "--int8", TREE_CROWNS / "train.jpg", "--output")
     status, out, err = run(capsys, *words, file)
@@ -71,7 +71,7 @@ def test_trees(tmp_path, capsys, monkeypatch):
     found, expected = (ap50(capsys, tmp_path, weights, val) for weights in (file, TREES))
     assert expected[0] > 0.5 and abs(found[0] - expected[0]) <= 0.01
 
-    # What is lost is told.
+    # Lost detections are reported.
     monkeypatch.setattr(export, "onnx", lambda *_, **__: None)
     monkeypatch.setattr(export, "quantize", lambda _, other, __: shutil.copy(file, other))
     monkeypatch.setattr(command, "ROUNDED", command.ROUNDED._replace(iou=1.1))
@@ -79,8 +79,8 @@ def test_trees(tmp_path, capsys, monkeypatch):
     assert status == 1 and "misses 70 of 70 detections" in err and "take other --int8" in err
 
 
-def test_shapes(shapes, tmp_path, capsys):
-    """From Python; an image with nothing in it changes nothing."""
+def test_quantized_detector_keeps_the_ap_of_shapes(shapes, tmp_path, capsys):
+    """Quantizes from Python; an image without objects does not change the result."""
     source, images = shapes
     file = tmp_path / "int8.onnx"
     export.quantize(source, file, [*images, torch.full((3, 64, 96), torch.nan)])
@@ -90,7 +90,7 @@ def test_shapes(shapes, tmp_path, capsys):
     assert all(abs(one - other) <= 0.01 for one, other in zip(found, expected, strict=True))
 
 
-def test_what_is_refused(shapes, tmp_path, capsys):
+def test_invalid_quantization_raises(shapes, tmp_path, capsys):
     source, images = shapes
     with pytest.raises(ValueError, match=r"quantize: file must end in \.onnx, got x\.pt2"):
         export.quantize(source, "x.pt2", images)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """C++ programs that are built against the package under test and run without Python.
 
-DETOPS_OTHER_TORCH is the lib folder of another PyTorch, with which the same programs run as well.
+DETOPS_OTHER_TORCH is the lib folder of another PyTorch, under which the same programs also run.
 """
 
 import os
@@ -54,7 +54,7 @@ def build(source, folder):
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    """The built example and its input."""
+    """Builds the example and writes its input."""
     pytest.importorskip("skimage", reason="the shapes' photographs are scikit-image's")
     folder = build(EXAMPLE, tmp_path_factory.mktemp("example"))
     run(sys.executable, EXAMPLE / "make_inputs.py", folder / "photograph.bin")
@@ -77,14 +77,14 @@ def check_example(example, torch_lib=None):
     return re.findall(r"running with (\S+)", out)[0]
 
 
-def test_example(example):
+def test_cpp_example_gives_the_results_of_python(example):
     version = ".".join(torch.__version__.split(".")[:2])
     assert check_example(example) == version
     needed = run("ldd", example[0])
     assert "libdetops.so" in needed and "libtorch_cpu.so" in needed and "libpython" not in needed
 
 
-def test_example_refuses_wrong_results(example, tmp_path):
+def test_cpp_example_reports_wrong_results(example, tmp_path):
     program, inputs = example
     damaged = tmp_path / "damaged.bin"
     data = inputs.read_bytes()
@@ -97,18 +97,18 @@ def test_example_refuses_wrong_results(example, tmp_path):
 
 
 @pytest.mark.parametrize("program", ["calls", "by_name"])
-def test_programs(programs, program):
+def test_cpp_programs_run(programs, program):
     run(programs / program)
 
 
 @pytest.mark.skipif(not OTHER_TORCH, reason="needs DETOPS_OTHER_TORCH, another PyTorch's lib")
-def test_the_same_programs_run_with_another_pytorch(example, programs):
+def test_cpp_programs_run_with_another_pytorch(example, programs):
     assert check_example(example, OTHER_TORCH) != check_example(example)
     for program in ("calls", "by_name"):
         run(programs / program, torch_lib=OTHER_TORCH)
 
 
-def test_cmake_says_what_is_missing(tmp_path):
+def test_cmake_reports_a_missing_libtorch(tmp_path):
     alone = tmp_path / "detops"
     shutil.copytree(detops.cmake_prefix_path, alone / "share" / "cmake")
     result = subprocess.run(

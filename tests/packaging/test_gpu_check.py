@@ -21,12 +21,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu(capsys):
+def test_gpu_check_without_a_gpu_exits_with_2(capsys):
     assert gpu_check.main([]) == 2
     assert re.match("gpu-check: .* make emulate", capsys.readouterr().err)
 
 
-def test_unknown_step(capsys):
+def test_unknown_step_is_rejected(capsys):
     with pytest.raises(SystemExit) as caught:
         gpu_check.main(["--only", "tests,soup"])
     assert caught.value.code == 2
@@ -39,7 +39,7 @@ def row(op, case, ours, theirs, layout="", dtype="float32", **more):
     return names | times | {"limit": {"1": 0.0}} | more
 
 
-def test_every_floor_is_of_cases_that_there_are(monkeypatch):
+def test_every_floor_matches_a_benchmark_case(monkeypatch):
     monkeypatch.setattr(roi_align, "CHANNELS", 1)
     monkeypatch.setattr(deform_conv2d, "SIZES", deform_conv2d.SIZES[:1])
     monkeypatch.setattr(demo_ops, "LLTM_SIZES", ((2, 3, 4, 5),))
@@ -57,7 +57,7 @@ def test_every_floor_is_of_cases_that_there_are(monkeypatch):
     assert not has_floors(["soft_nms", "gdh"])
 
 
-def test_floors():
+def test_floors_are_compared_with_measured_speedups():
     data = {
         "results": [
             row("nms", "10,000 clustered, 0.7", 1.0, 5.0),
@@ -79,7 +79,7 @@ def test_floors():
     assert len(found) == len(FLOORS) + 1
 
 
-def test_bandwidth():
+def test_bandwidth_below_80_percent_fails():
     moved = [
         row("axpy", "9", 1.0, None, bytes=80, bandwidth=True),
         row("gdh", "9", 1.0, None, bytes=79, bandwidth=True),
@@ -99,7 +99,7 @@ JUNIT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_results_of_tests(tmp_path):
+def test_junit_report_is_summarized(tmp_path):
     (tmp_path / "x.xml").write_text(JUNIT)
     assert gpu_check.read_junit(tmp_path / "x.xml") == {
         "passed": 3,
@@ -132,7 +132,7 @@ SANITIZER = """========= COMPUTE-SANITIZER
 """
 
 
-def test_what_the_sanitizer_says():
+def test_sanitizer_report_separates_our_errors_from_others():
     ours, others = gpu_check.read_sanitizer(SANITIZER)
     assert others == 1 and len(ours) == 2
     assert ours[0].startswith("Invalid __global__ read of size 4 bytes at void detops::cuda")
@@ -145,7 +145,7 @@ def a_check(folder, seconds=60.0, earlier=None):
     return gpu_check.Check(folder, deadline, earlier or {}, folder / "x.json", 2, 2)
 
 
-def test_a_program_is_run(tmp_path):
+def test_check_runs_a_program_until_the_deadline(tmp_path):
     check = a_check(tmp_path)
     assert check.run("a", [sys.executable, "-c", "import sys; print(1); sys.exit(3)"]) == 3
     assert check.end_of("a") == ["1"]
@@ -155,7 +155,7 @@ def test_a_program_is_run(tmp_path):
     assert check.left() < 0 and check.run("c", slow) is None and check.end_of("c") == []
 
 
-def test_a_file_of_tests(tmp_path):
+def test_run_of_a_test_file_reports_counts_and_crashes(tmp_path):
     file = tmp_path / "test_it.py"
     file.write_text(
         "def test_cuda_a(): pass\ndef test_cuda_b(): assert 0\ndef test_c(): assert 0\n"
@@ -174,7 +174,7 @@ def quick_bench(monkeypatch):
     monkeypatch.setattr(bench_run, "MULTIPLIED", 8)
 
 
-def test_cases_of_a_module(tmp_path, quick_bench):
+def test_bench_writes_and_continues_the_cases_of_a_module(tmp_path, quick_bench):
     out = tmp_path / "out.json"
     common = ["box_coder", str(out), "--device", "cpu"]
     gpu_bench.main([*common, "--seconds", "-1"])
@@ -192,7 +192,7 @@ def test_cases_of_a_module(tmp_path, quick_bench):
     assert [r["op"] for r in json.loads(out.read_text())["results"]] == ["decode_boxes"]
 
 
-def test_modules_behind_one_that_takes_the_process_with_it(tmp_path, monkeypatch):
+def test_bench_continues_after_a_module_that_crashes(tmp_path, monkeypatch):
     def run(check, log, command, **environment):
         names, output = command[2].split(","), command[3]
         before = names[: names.index("soft_nms")] if "soft_nms" in names else names
@@ -206,7 +206,7 @@ def test_modules_behind_one_that_takes_the_process_with_it(tmp_path, monkeypatch
     assert len(section["results"]) == len(MODULES) - 1
 
 
-def test_a_case_that_fails_is_written_down():
+def test_failed_case_is_recorded():
     def fail():
         raise RuntimeError("not today\nbut tomorrow")
 
@@ -235,7 +235,7 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU, 80GB")
 
 
-def test_steps_are_merged(a_gpu, monkeypatch, tmp_path, capsys):
+def test_results_of_separate_runs_are_merged(a_gpu, monkeypatch, tmp_path, capsys):
     def lost(check):
         raise OSError("no space")
 
@@ -286,7 +286,7 @@ def test_steps_are_merged(a_gpu, monkeypatch, tmp_path, capsys):
         assert part in text, part
 
 
-def test_a_sanitizer_that_is_not_there(tmp_path, monkeypatch):
+def test_missing_sanitizer_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_check, "find_sanitizer", lambda: None)
     section = gpu_check.sanitizer(a_check(tmp_path))
     assert not section["passed"] and "was not found" in section["missing"]
@@ -295,7 +295,7 @@ def test_a_sanitizer_that_is_not_there(tmp_path, monkeypatch):
     assert "compute-sanitizer was not found: nothing was checked." in summary(data)
 
 
-def test_continued_tests_run_only_what_is_left(tmp_path, monkeypatch):
+def test_continued_run_tests_only_unfinished_files(tmp_path, monkeypatch):
     ran = []
 
     def run(check, file):

@@ -29,7 +29,7 @@ def python(code, path=PACKAGE.parent, **environment):
 
 
 @pytest.mark.slow
-def test_the_extension_can_be_imported_first():
+def test_extension_can_be_imported_before_torch():
     code, out, err = python(
         "import detops._C as C; import torch; print(C.nms is torch.ops.detops.nms)"
     )
@@ -37,20 +37,20 @@ def test_the_extension_can_be_imported_first():
 
 
 def schemas():
-    """The names of the ops that are registered, whatever Python makes of them."""
+    """Returns the names of all registered ops, whether or not Python exposes them."""
     names = torch._C._dispatch_get_all_op_names()
     return {name.removeprefix("detops::") for name in names if name.startswith("detops::")}
 
 
-def test_every_op_is_the_dispatchers():
+def test_every_op_is_its_dispatcher_packet():
     packets = {n: o for n, o in vars(detops._C).items() if isinstance(o, OpOverloadPacket)}
     assert packets.keys() == schemas()
     for name, packet in packets.items():
         assert packet is getattr(torch.ops.detops, name)
 
 
-def test_the_stub_is_that_of_the_contracts():
-    """As `make stub` writes it, but for where lines are broken."""
+def test_stub_matches_the_contracts():
+    """`make stub` writes the stub; its line breaks may differ."""
 
     def without_layout(text):
         return re.sub(r"\s+|,(?=\s*\))", "", text)
@@ -62,26 +62,26 @@ def test_the_stub_is_that_of_the_contracts():
     assert functions | values == {name for name in vars(detops._C) if not name.startswith("__")}
 
 
-def test_the_header_is_that_of_the_contracts():
-    """As `make header` writes it, but for where lines are broken."""
+def test_header_matches_the_contracts():
+    """`make header` writes the header; its line breaks may differ."""
     written = (PACKAGE / "include" / "detops" / "ops.h").read_text()
     assert re.sub(r"\s+", "", written) == re.sub(r"\s+", "", header())
 
 
-def test_cmake_knows_the_version():
+def test_cmake_config_has_the_package_version():
     folder = Path(detops.cmake_prefix_path) / "detops"
     assert (folder / "detopsConfig.cmake").exists()
     version = (folder / "detopsConfigVersion.cmake").read_text()
-    number = detops.__version__.split(".dev")[0]  # CMake compares numbers alone
+    number = detops.__version__.split(".dev")[0]  # CMake compares only numbers
     assert f'set(PACKAGE_VERSION "{number}")' in version
 
 
-def test_public_names_are_there():
+def test_public_names_exist():
     for name in detops.__all__:
         assert hasattr(detops, name)
 
 
-# An editable installation would find what the copy lacks.
+# An editable installation would supply what the copy lacks.
 ALONE = """
 import sys
 sys.meta_path = [f for f in sys.meta_path if "editable" not in f"{f}{type(f)}"]
@@ -102,7 +102,7 @@ def copied(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_old_torch_is_explained(copied):
+def test_old_torch_raises_a_clear_error(copied):
     old = "import torch; torch.__version__ = '2.9.1+cu128'\n" + ALONE
     code, _, err = python(old, copied.parent)
     last = err.strip().splitlines()[-1]
@@ -113,7 +113,7 @@ def test_an_old_torch_is_explained(copied):
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["missing", "damaged"])
 @pytest.mark.parametrize("library", ["_C*.so", "libdetops.so"])
-def test_a_missing_library_is_explained(copied, library, broken):
+def test_missing_or_damaged_library_raises_a_clear_error(copied, library, broken):
     (file,) = copied.glob(library)
     file.unlink()
     if broken == "damaged":
@@ -126,7 +126,7 @@ def test_a_missing_library_is_explained(copied, library, broken):
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.version.cuda is None, reason="looks at what PyTorch's own CUDA needs")
-def test_a_damaged_cuda_library_leaves_the_cpu(copied):
+def test_damaged_cuda_library_leaves_the_cpu_ops(copied):
     (copied / "libdetops_cuda.so").write_bytes(b"not a library")
     show = ALONE + "print(detops._C.cuda_version, detops.nms.__name__)"
     code, out, err = python(show, copied.parent)
@@ -143,7 +143,7 @@ def test_instruction_set_follows_pytorch():
         assert detops._C.cpu_isa() == expected[capability]
 
 
-def test_instruction_set_by_name():
+def test_instruction_set_is_set_by_name():
     with pytest.raises(ValueError, match="expected auto, baseline, avx2 or avx512, got mmx"):
         detops._C.set_cpu_isa("mmx")
     detops._C.set_cpu_isa("baseline")
@@ -151,7 +151,7 @@ def test_instruction_set_by_name():
     detops._C.set_cpu_isa("auto")
 
 
-def test_raw_ops_say_that_they_have_no_derivative():
+def test_raw_op_warns_of_a_missing_derivative():
     x = torch.randn(1, 1, 4, 4, requires_grad=True)
     out = torch.ops.detops.roi_align_forward(x, torch.zeros(1, 5), 1.0, 1, 1, 1)
     with pytest.warns(
@@ -163,7 +163,7 @@ def test_raw_ops_say_that_they_have_no_derivative():
 
 @pytest.mark.slow
 def test_type_checkers_see_the_editable_install(tmp_path):
-    """Types are found by files alone: a checker runs no import hook."""
+    """Type checkers find types only through files: they run no import hooks."""
     code = "import importlib.util as u; s = u.find_spec('detops'); print(s.origin if s else '')"
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
     where = subprocess.run(

@@ -15,7 +15,7 @@ import smoke  # noqa: E402
 import symbols  # noqa: E402
 
 
-def test_libraries_keep_to_the_stable_abi():
+def test_libraries_use_only_the_stable_abi():
     if shutil.which("readelf") is None or PACKAGE.parent != ROOT:
         pytest.skip("needs binutils, and the libraries of an ordinary build")
     for library in PACKAGE.glob("*.so"):
@@ -23,7 +23,7 @@ def test_libraries_keep_to_the_stable_abi():
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="needs binutils")
-def test_what_does_not_keep_to_it_is_told(tmp_path):
+def test_symbols_outside_the_stable_abi_are_reported(tmp_path):
     import torch
 
     library = tmp_path / "libdetops.so"
@@ -35,7 +35,7 @@ def test_what_does_not_keep_to_it_is_told(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(detops._C.emulated, reason="the results are the CPU's own")
-def test_results_are_those_stored():
+def test_results_equal_the_stored_ones():
     run = subprocess.run(
         [sys.executable, smoke.__file__],
         capture_output=True,
@@ -45,7 +45,7 @@ def test_results_are_those_stored():
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_sizes_and_values_that_differ_are_told():
+def test_differing_sizes_and_values_are_reported():
     import numpy as np
     import torch
 
@@ -56,7 +56,7 @@ def test_sizes_and_values_that_differ_are_told():
     assert smoke.fault(stored + np.eye(1, len(stored), 9)[0], stored, 1e-6).startswith("1 of 51")
 
 
-def test_versions_are_in_one_place():
+def test_version_is_defined_in_one_place():
     assert "dynamic = [" in (text := (ROOT / "pyproject.toml").read_text())
     assert not re.search(r"^version = \"", text, re.MULTILINE)
     notes = ROOT / "release" / "notes.sh"

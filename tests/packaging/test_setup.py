@@ -1,4 +1,4 @@
-"""What a build says, in one line, when something that it needs is missing."""
+"""One-line errors of a build that lacks a requirement."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ FINDS_NOTHING = "raise ImportError('not installed')\n"
 
 
 def package(folder: Path, files: dict[str, str]) -> None:
-    """Modules that are found before the installed ones."""
+    """Writes modules that shadow the installed ones."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -21,7 +21,7 @@ def package(folder: Path, files: dict[str, str]) -> None:
 
 
 def pytorch(version: str, gpu: bool = False, toolkit: str = "") -> dict[str, str]:
-    """What is looked at of some PyTorch for CUDA 13.2, whose CUDA_HOME has a toolkit or none."""
+    """Returns the files of a stub PyTorch for CUDA 13.2, with or without a CUDA toolkit."""
     nvcc = f"#!/bin/sh\necho 'Cuda compilation tools, release {toolkit}, V{toolkit}.1'\n"
     return {
         **({"bin/nvcc": nvcc} if toolkit else {}),
@@ -38,7 +38,7 @@ def pytorch(version: str, gpu: bool = False, toolkit: str = "") -> dict[str, str
 
 
 def build(folder: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """A step of the build with what is in a folder."""
+    """Runs a step of the build with the modules of a folder."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -110,21 +110,21 @@ MISSING = {
 
 
 @pytest.mark.parametrize("missing", MISSING)
-def test_what_is_missing_is_said(tmp_path, missing):
+def test_missing_requirement_is_reported_in_one_line(tmp_path, missing):
     modules, environment, message = MISSING[missing]
     package(tmp_path, modules)
     result = build(tmp_path, ["setup.py", "--version"], **environment)
     assert (result.returncode, result.stderr) == (1, message + "\n")
 
 
-def test_the_backend_says_that_setuptools_is_missing(tmp_path):
+def test_backend_reports_missing_setuptools(tmp_path):
     package(tmp_path, {"setuptools.py": FINDS_NOTHING})
     result = build(tmp_path, ["-c", "import sys; sys.path.insert(1, 'release'); import backend"])
     message = "detops builds with setuptools 77 or newer: pip install -U setuptools"
     assert (result.returncode, result.stderr) == (1, message + "\n")
 
 
-def test_a_gpu_without_a_toolkit_builds_the_cpu_half(tmp_path):
+def test_gpu_without_a_toolkit_builds_only_the_cpu_ops(tmp_path):
     package(tmp_path, pytorch("2.15.0", gpu=True))
     result = build(tmp_path, ["setup.py", "--version"])
     assert result.returncode == 0, result.stderr

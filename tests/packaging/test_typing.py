@@ -14,7 +14,7 @@ import detops
 from detops.modeling import GeneralizedRCNN
 
 PROGRAM = SUPPORT / "typing_user.py"
-# What a checker must find wrong, or it has seen no types at all.
+# Mistakes that a checker must report; otherwise it has seen no types.
 MISTAKES = """
 import torch
 import detops
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.slow
 
 
 def mypy(program, folder):
-    """Its errors by line; those inside the package are not a user's to see."""
+    """Returns the errors of mypy by line; users do not see those inside the package."""
     pytest.importorskip("mypy")
-    # A user's mypy sees an installed package; this one may lie beside its tests.
+    # A user's mypy sees an installed package; here it may lie next to its tests.
     environment = os.environ | {"MYPYPATH": str(PACKAGE.parent)}
     options = ["--strict", "--follow-imports=silent", "--config-file=", "--no-error-summary"]
     result = subprocess.run(
@@ -50,7 +50,7 @@ def mypy(program, folder):
 
 
 def pyright(program, folder):
-    """Its errors by line."""
+    """Returns the errors of pyright by line."""
     pytest.importorskip("pyright")
     command = [sys.executable, "-m", "pyright"]
     if subprocess.run([*command, "--version"], capture_output=True).returncode:
@@ -75,12 +75,12 @@ def pyright(program, folder):
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_a_program_of_a_user_is_typed(checker, tmp_path):
+def test_user_program_passes_strict_type_checks(checker, tmp_path):
     assert checker(PROGRAM, tmp_path) == {}
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_mistakes_are_found(checker, tmp_path):
+def test_type_mistakes_are_reported(checker, tmp_path):
     program = tmp_path / "mistakes.py"
     program.write_text(MISTAKES)
     wrong = ("detops.", "build_")
@@ -89,6 +89,6 @@ def test_mistakes_are_found(checker, tmp_path):
 
 
 @pytest.mark.parametrize("module", [detops.RoIAlign, detops.DeformConv2d, GeneralizedRCNN])
-def test_a_call_costs_nothing_more(module):
-    """The types are all: at run time a module has the call of ``nn.Module``."""
+def test_typed_modules_keep_the_call_of_nn_module(module):
+    """The types exist only for checkers, so a call costs nothing more at run time."""
     assert module.__call__ is torch.nn.Module.__call__

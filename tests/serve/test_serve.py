@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops serve`: what the page, its requests and pictures are answered with."""
+"""`detops serve`: responses to the page, its requests and uploaded images."""
 
 import base64
 import io
@@ -33,7 +33,7 @@ from detops.serve.guard import HEADERS
 from detops.visualize import colour_of
 
 
-def test_the_page_has_all_that_it_names_and_nothing_from_elsewhere(port):
+def test_page_loads_only_files_of_its_own_server(port):
     status, headers, page = send(port, "GET", "/")
     assert status == 200 and headers["Content-Type"].startswith("text/html")
     text = page.decode()
@@ -64,7 +64,7 @@ def test_the_page_has_all_that_it_names_and_nothing_from_elsewhere(port):
         ("POST", DETECT, 400),
     ],
 )
-def test_every_answer_has_the_security_headers(port, method, path, status):
+def test_every_response_has_the_security_headers(port, method, path, status):
     found, headers, _ = send(port, method, path)
     assert found == status
     for name, value in HEADERS.items():
@@ -74,7 +74,7 @@ def test_every_answer_has_the_security_headers(port, method, path, status):
     assert "frame-ancestors 'none'" in policy and headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_about_tells_what_the_page_needs(port):
+def test_about_returns_models_limits_and_samples(port):
     _, _, about = send(port, "GET", "/api/about")
     colours = [[255, 193, 7], [255, 87, 100]]
     model = {"classes": ["cat", "dog"], "colours": colours}
@@ -84,7 +84,7 @@ def test_about_tells_what_the_page_needs(port):
     assert send(port, "GET", "/api/samples/one")[2] == b"pixels"
 
 
-def test_classes_have_the_colours_of_pictures_however_many_they_are():
+def test_class_colours_match_drawn_images_for_many_classes():
     detector = Detector(Finds(), [str(k) for k in range(20)], device="cpu")
     with serving({"a": detector}) as port:
         (model,) = send(port, "GET", "/api/about")[2]["models"]
@@ -92,12 +92,12 @@ def test_classes_have_the_colours_of_pictures_however_many_they_are():
     assert len(set(map(tuple, model["colours"]))) == 20
 
 
-def test_what_is_found(port):
+def test_detect_returns_boxes_labels_scores_and_masks(port):
     status, _, answer = send(port, "POST", DETECT, encoded())
     assert status == 200 and (answer["width"], answer["height"]) == (50, 30)
     (result,) = answer["results"]
     assert result["model"] == "a" and result["seconds"] > 0
-    # The third is below the floor.
+    # The third score is below the floor.
     found = result["detections"]
     assert [d["score"] for d in found] == pytest.approx([0.9, 0.4])
     assert [(d["label"], d["name"]) for d in found] == [(2, "dog"), (1, "cat")]
@@ -108,7 +108,7 @@ def test_what_is_found(port):
     assert Image.open(io.BytesIO(picture)).size == (50, 30)
 
 
-def test_two_models_on_one_picture(port):
+def test_two_models_detect_in_one_image(port):
     _, _, answer = send(port, "POST", "/api/detect?model=b&model=a", encoded())
     assert [result["model"] for result in answer["results"]] == ["b", "a"]
 
@@ -120,7 +120,7 @@ class Remembers(Finds):
 
 
 @pytest.mark.parametrize("format", PHOTO_FORMATS)
-def test_formats(format):
+def test_uploads_of_every_format_are_read(format):
     model = Remembers()
     body = encoded(format)
     with serving({"a": finds(model)}, limits=SMALL) as port:
@@ -139,11 +139,11 @@ def test_formats(format):
         (Image.fromarray(PIXELS).convert("RGBA"), "WEBP"),
     ],
 )
-def test_modes(port, image, format):
+def test_uploads_of_other_modes_are_accepted(port, image, format):
     assert send(port, "POST", DETECT, encoded(format, image))[0] == 200
 
 
-def test_pictures_are_turned_upright(port):
+def test_uploads_are_rotated_upright(port):
     turned = Image.Exif()
     turned[0x0112] = 6
     status, _, answer = send(port, "POST", DETECT, encoded("JPEG", exif=turned))
@@ -164,21 +164,21 @@ def test_pictures_are_turned_upright(port):
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
     ],
 )
-def test_what_is_no_picture_is_refused(port, body):
+def test_uploads_that_are_no_image_are_rejected(port, body):
     message = error_of(port, 415, "POST", DETECT, body)
     assert message == f"image: not a readable image (expected {', '.join(PHOTO_FORMATS)})"
 
 
-def test_an_empty_body_is_refused(port):
+def test_empty_body_is_rejected(port):
     assert "empty" in error_of(port, 400, "POST", DETECT, b"")
 
 
 @pytest.mark.parametrize("format", PHOTO_FORMATS)
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.9])
-def test_truncated_pictures_are_refused(port, format, share):
+def test_truncated_images_are_rejected(port, format, share):
     body = encoded(format)
     status, _, content = send(port, "POST", DETECT, body[: int(share * len(body))])
-    # Some cuts leave a picture that is whole: what follows it in the file is not pixels.
+    # Some cuts remove no pixels, only data that follows them in the file.
     assert status == 415 and content["error"].startswith("image: "), content
 
 
@@ -187,7 +187,7 @@ def test_truncated_pictures_are_refused(port, format, share):
     format=st.sampled_from(PHOTO_FORMATS),
     changes=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=8),
 )
-def test_damaged_pictures_are_read_or_refused(port, format, changes):
+def test_damaged_images_are_read_or_rejected(port, format, changes):
     body = bytearray(encoded(format))
     for place, value in changes:
         body[int(place * len(body))] = value

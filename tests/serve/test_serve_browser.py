@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The page of `detops serve` as a person uses it, in a browser without a window."""
+"""The page of `detops serve`, operated in a headless browser."""
 
 import base64
 import io
@@ -60,7 +60,7 @@ def address(detector):
 
 @pytest.fixture
 def page(browser, address):
-    """The page; whatever the browser complains of, and what it asks others for, fails the test."""
+    """Opens the page; browser errors and requests to other servers fail the test."""
     page = browser.new_page(color_scheme="light", accept_downloads=True)
     page.set_default_timeout(20_000)
     page.asked, page.complaints = [], []
@@ -81,7 +81,7 @@ def drop(page, name, content):
 
 
 def counts(page, place=0):
-    """How many detections a figure shows, and of how many."""
+    """Returns how many detections a figure shows, and how many there are."""
     caption = page.locator("figcaption:has-text('detections')").nth(place)
     return tuple(map(int, re.search(r"(\d+) of (\d+)", caption.inner_text()).groups()))
 
@@ -95,7 +95,7 @@ def pixels(page, selector):
     return page.eval_on_selector(selector, "canvas => canvas.toDataURL()")
 
 
-def test_a_photograph_is_dropped_and_the_threshold_moved(page, detector):
+def test_threshold_filters_detections_without_a_request(page, detector):
     dropped(page)
     scores = detector.detect(Image.open(io.BytesIO(shapes_sample())), 0.05)["scores"]
     assert counts(page) == (int((scores >= 0.5).sum()), len(scores))
@@ -110,10 +110,10 @@ def test_a_photograph_is_dropped_and_the_threshold_moved(page, detector):
     threshold.press("Home")
     assert counts(page) == (len(scores), len(scores))
     assert page.locator("#figures tbody tr").count() == len(scores)
-    assert len(page.asked) == asked  # The server was not asked again.
+    assert len(page.asked) == asked  # The page sent no further request.
 
 
-def test_boxes_and_masks_are_drawn(page):
+def test_tags_masks_and_boxes_can_be_hidden(page):
     dropped(page)
     whole = pixels(page, "#figures canvas")
     seen = {whole}
@@ -123,7 +123,7 @@ def test_boxes_and_masks_are_drawn(page):
     assert len(seen) == 4
 
 
-def test_classes_beyond_the_palette_have_colours_of_their_own(page):
+def test_classes_beyond_the_palette_use_their_given_colour(page):
     (colour,) = page.evaluate(
         """async () => {
           const { drawDetections } = await import("/draw.js");
@@ -137,7 +137,7 @@ def test_classes_beyond_the_palette_have_colours_of_their_own(page):
     assert colour == [80, 160, 240, 255]
 
 
-def test_two_models_side_by_side(page):
+def test_two_models_are_shown_side_by_side(page):
     dropped(page)
     page.get_by_label("Beside it").select_option("b")
     page.locator("#figures canvas").nth(1).wait_for()
@@ -154,7 +154,7 @@ def saved(page, button):
     return download.value
 
 
-def test_results_are_saved(page, detector, tmp_path):
+def test_results_are_saved_as_json_coco_and_image(page, detector, tmp_path):
     dropped(page)
     shown, _ = counts(page)
     found = detector.detect(Image.open(io.BytesIO(shapes_sample())), 0.5)
@@ -182,7 +182,7 @@ def test_results_are_saved(page, detector, tmp_path):
     assert picture.format == "PNG" and picture.size == (1200, 800)
 
 
-def test_what_is_refused_is_told(page):
+def test_rejected_files_are_reported_on_the_page(page):
     drop(page, "a.txt", b"no picture")
     page.locator("#status.error").wait_for()
     assert "a.txt: image: not a readable image" in page.locator("#status").inner_text()
@@ -195,7 +195,7 @@ def test_what_is_refused_is_told(page):
     assert page.locator("#status.error").count() == 0
 
 
-def test_masks_are_decoded_as_they_were(page):
+def test_page_decodes_rle_masks_exactly(page):
     generator = np.random.default_rng(0)
     masks = torch.from_numpy(generator.random((12, 23, 31)) < np.linspace(0, 1, 12)[:, None, None])
     rles = detops.masks_to_rle(masks)
@@ -222,7 +222,7 @@ def test_masks_are_decoded_as_they_were(page):
         assert torch.equal(whole, mask)
 
 
-def test_nms_on_the_ops_tab_by_keyboard(page):
+def test_nms_threshold_is_moved_by_keyboard(page):
     page.get_by_role("tab", name="Detect").press("ArrowRight")
     assert page.get_by_role("tab", name="Ops").get_attribute("aria-selected") == "true"
     assert page.locator("#detect").is_hidden()
@@ -253,7 +253,7 @@ def test_nms_on_the_ops_tab_by_keyboard(page):
     )
 
 
-def test_samples_of_roi_align_and_deform_conv2d(page):
+def test_ops_tab_updates_roi_align_and_deform_conv2d(page):
     page.get_by_role("tab", name="Ops").click()
     status = page.locator("#roi-status")
     page.get_by_text("9 bins of 4 samples; 36 of 36 count").wait_for()
@@ -279,7 +279,7 @@ def test_samples_of_roi_align_and_deform_conv2d(page):
     )
 
 
-def test_a_pointer_on_the_bins_before_the_server_has_answered(page):
+def test_hovering_bins_before_the_response_is_harmless(page):
     held = []
     page.route("**/api/ops/roi_align*", lambda route: held.append(route))
     page.get_by_role("tab", name="Ops").click()
@@ -289,7 +289,7 @@ def test_a_pointer_on_the_bins_before_the_server_has_answered(page):
     page.get_by_text("9 bins of 4 samples").wait_for()
 
 
-def test_light_and_dark(page, browser, address):
+def test_theme_is_remembered_and_follows_the_system(page, browser, address):
     theme = "document.documentElement.dataset.theme"
     assert page.evaluate(theme) == "light"
     page.get_by_role("button", name="Dark").click()
@@ -302,7 +302,7 @@ def test_light_and_dark(page, browser, address):
     other.close()
 
 
-def test_a_narrow_window_scrolls_in_one_direction(page):
+def test_narrow_window_scrolls_only_vertically(page):
     page.set_viewport_size({"width": 390, "height": 800})
     for tab in ("Detect", "Ops"):
         page.get_by_role("tab", name=tab).click()

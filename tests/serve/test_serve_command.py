@@ -30,7 +30,7 @@ NEEDS_ASSETS = pytest.mark.skipif(
 @pytest.mark.slow
 @NEEDS_ASSETS
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_it_serves_until_a_signal_comes(number, status):
+def test_server_runs_until_a_signal(number, status):
     process = subprocess.Popen(
         [sys.executable, "-m", "detops", "serve", "--port", "0", "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -61,7 +61,7 @@ def test_it_serves_until_a_signal_comes(number, status):
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Runs the command, with servers that are asked nothing; gives what became of it."""
+    """Runs the command without requests; returns its status, detectors, app and output."""
     opened, apps = [], []
 
     def open_detector(path, cfg, device):
@@ -82,7 +82,7 @@ def run(monkeypatch, capsys):
     return run
 
 
-def test_models_and_their_configs(run):
+def test_models_are_named_and_get_their_configs(run):
     config = "configs/torchvision_mask_rcnn_R_50_FPN.yaml"
     weights = ("--weights", "a.pt", "--weights", "runs/b/weights.pt", "--weights", "x/a.onnx")
     status, opened, _, captured = run(*weights)
@@ -104,17 +104,17 @@ def test_models_and_their_configs(run):
         (["a.pt", "a/weights.pt", "weights.pt"], ["a", "a 2", "weights"]),
     ],
 )
-def test_no_name_is_there_twice(paths, names):
+def test_model_names_are_unique(paths, names):
     assert command.names_of([Path(path) for path in paths]) == names
 
 
-def test_the_picture_to_try_is_that_of_the_demonstration():
+def test_sample_image_equals_the_demo_image():
     pytest.importorskip("skimage")
     scene = Shapes(length=demo_masks.PICTURE_INDEX + 1, **demo_masks.PICTURE, **demo_masks.UNSEEN)
     assert torch.equal(load_image(command.shapes_sample()), scene.image(demo_masks.PICTURE_INDEX))
 
 
-def test_shipped_models_by_default(run):
+def test_shipped_models_are_served_by_default(run):
     _, opened, _, captured = run()
     assert [name for name, *_ in opened] == [DEFAULT_WEIGHTS.name, SHAPES_WEIGHTS.name]
     assert [line.partition(":")[0] for line in captured.err.splitlines()] == [
@@ -123,7 +123,7 @@ def test_shipped_models_by_default(run):
     ]
 
 
-def test_hosts_and_the_warning(run):
+def test_public_host_is_allowed_with_a_warning(run):
     _, _, app, captured = run()
     assert app.hosts == ("localhost", "127.0.0.1", "[::1]")
     assert "warning" not in captured.err
@@ -133,7 +133,7 @@ def test_hosts_and_the_warning(run):
     assert "warning: others in the network can reach this page" in captured.err
 
 
-def test_an_address_that_cannot_be_listened_on(run):
+def test_unusable_address_is_reported(run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         status, opened, _, captured = run("--port", str(port))
@@ -154,11 +154,11 @@ def test_an_address_that_cannot_be_listened_on(run):
         ["photo.jpg"],
     ],
 )
-def test_options_that_are_not_taken(run, arguments):
+def test_invalid_serve_options_are_rejected(run, arguments):
     assert run(*arguments)[0] == 2
 
 
-def test_what_is_missing_is_told(monkeypatch, capsys):
+def test_missing_starlette_is_reported(monkeypatch, capsys):
     for name in [n for n in sys.modules if n.startswith(("detops.serve", "starlette"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette", None)

@@ -33,7 +33,7 @@ from detops.serve.connection import Connection
 
 
 def png(width, height, *chunks):
-    """A PNG of these sides that holds nothing but these chunks."""
+    """Returns a PNG of the given sides that contains only the given chunks."""
 
     def chunk(kind, data):
         checksum = struct.pack(">I", zlib.crc32(kind + data))
@@ -50,23 +50,23 @@ def png(width, height, *chunks):
         png(101, 100),
         png(20_000, 20_000, (b"IDAT", zlib.compress(b"\0" * 10_000_000))),
         png(2**31 - 1, 2**31 - 1),
-        # The sides of a GIF's screen, and of a bitmap.
+        # A GIF with an oversized screen, and an oversized bitmap.
         b"GIF89a" + struct.pack("<HH", 65535, 65535) + encoded("GIF")[10:],
         encoded("BMP")[:18] + struct.pack("<ii", 100_000, 100_000) + encoded("BMP")[26:],
         encoded("PNG", Image.new("1", (4000, 4000))),
     ],
     ids=["just above", "bomb", "largest", "gif", "bmp", "bits"],
 )
-def test_pictures_of_too_many_pixels_are_refused_undecoded(port, body, monkeypatch):
+def test_images_with_too_many_pixels_are_rejected_undecoded(port, body, monkeypatch):
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *_: pytest.fail("decoded"))
     assert "more than the 10,000 pixels" in error_of(port, 413, "POST", DETECT, body)
 
 
-def test_a_picture_of_as_many_pixels_as_are_taken(port):
+def test_image_at_the_pixel_limit_is_accepted(port):
     assert send(port, "POST", DETECT, encoded("PNG", Image.new("L", (100, 100))))[0] == 200
 
 
-def test_a_bomb_in_a_text_is_refused(port):
+def test_bomb_in_a_png_text_chunk_is_rejected(port):
     text = b"Comment\0\0" + zlib.compress(b"\0" * 100_000_000)
     assert len(text) < SMALL.bytes
     message = error_of(port, 415, "POST", DETECT, png(10, 10, (b"zTXt", text)))
@@ -77,44 +77,44 @@ def request_head(*lines):
     return "\r\n".join([f"POST {DETECT} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
 
 
-def test_a_body_that_is_announced_as_too_large_is_not_waited_for(port):
+def test_too_large_content_length_is_rejected_at_once(port):
     answer = send_raw(port, request_head(f"Content-Length: {SMALL.bytes + 1}"))
     assert answer.startswith(b"HTTP/1.1 413 ") and b"more than the 200,000 bytes" in answer
 
 
-def test_a_body_without_an_end_is_cut_off(port):
+def test_endless_body_is_cut_off(port):
     """Without Content-Length, its size is known only by counting."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(request_head("Transfer-Encoding: chunked"))
         piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
-        # What is in flight when the connection is closed stays below that.
+        # The data in flight when the connection closes stays below this amount.
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             for _ in range(2000):
                 connection.sendall(piece)
     assert send(port, "POST", DETECT, encoded())[0] == 200
 
 
-def test_a_body_just_too_long_without_its_length_is_told_so(port):
+def test_chunked_body_just_above_the_limit_gets_413(port):
     size = SMALL.bytes + 1
     body = f"{size:x}\r\n".encode() + b"x" * size + b"\r\n0\r\n\r\n"
     answer = send_raw(port, request_head("Transfer-Encoding: chunked"), body)
     assert answer.startswith(b"HTTP/1.1 413 ") and b"more than the 200,000 bytes" in answer
 
 
-def test_a_picture_in_chunks_is_taken(port):
-    # http.client sends what it does not know the length of in chunks.
+def test_chunked_image_is_accepted(port):
+    # http.client sends bodies of unknown length in chunks.
     pieces = (encoded()[start : start + 100] for start in range(0, len(encoded()), 100))
     assert send(port, "POST", DETECT, pieces)[0] == 200
 
 
-def test_a_slow_body_is_not_waited_for(port):
+def test_slow_body_times_out(port):
     answer = send_raw(port, request_head("Content-Length: 100"), b"x", pause=0.1)
     assert answer.startswith(b"HTTP/1.1 408 ") and b"within 0.5 seconds" in answer
-    # Its place is free again.
+    # Its slot is free again.
     assert send(port, "POST", DETECT, encoded())[0] == 200
 
 
-def test_a_client_that_leaves_gives_its_place_back(port):
+def test_disconnected_client_frees_its_slot(port):
     for _ in range(2 * SMALL.waiting + 3):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
             connection.sendall(request_head("Content-Length: 1000") + b"x")
@@ -128,7 +128,7 @@ HALF_A_HEAD = b"GET / HTTP/1.1\r\nHost: loc"
 
 @pytest.fixture
 def connect():
-    """Opens connections to a port, one for each of some pieces, and sends those."""
+    """Opens one connection to a port for each piece, and sends the piece."""
     opened = []
 
     def connect(port, *pieces):
@@ -143,15 +143,15 @@ def connect():
 
 
 def is_closed(connection):
-    """Whether the server closes it without an answer, which is waited for."""
+    """Waits for the server; returns whether it closed the connection without a response."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
         return True
 
 
-def test_connections_without_a_request_keep_nobody_out(connect):
-    """Nor do they when there are more of them than connections."""
+def test_idle_connections_do_not_block_requests(connect):
+    """This holds even if there are more of them than the limit of connections."""
     most = Limits().connections
     with serving({"a": finds()}, limits=Limits(head_seconds=1000)) as port:
         idle = connect(port, *[b"", HALF_A_HEAD] * most)
@@ -161,7 +161,7 @@ def test_connections_without_a_request_keep_nobody_out(connect):
         assert all(map(is_closed, idle[: most + 1]))  # those that were idle for the longest
 
 
-def test_a_request_in_work_is_not_closed_for_others(connect):
+def test_active_request_survives_new_connections(connect):
     model = Waits()
     with serving({"a": finds(model)}, limits=Limits(connections=3, head_seconds=1000)) as port:
         body = encoded()
@@ -174,23 +174,23 @@ def test_a_request_in_work_is_not_closed_for_others(connect):
 
 
 @pytest.mark.parametrize("piece", [b"", HALF_A_HEAD], ids=["absent", "part"])
-def test_a_head_that_does_not_come_is_not_waited_for(connect, piece):
+def test_missing_request_head_times_out(connect, piece):
     limits = Limits(head_seconds=0.5)
     with serving({"a": finds()}, limits=limits) as port:
         assert is_closed(connect(port, piece)[0])
 
 
-def test_a_head_that_drips_is_not_waited_for(connect):
+def test_dripping_request_head_times_out(connect):
     with serving({"a": finds()}, limits=Limits(head_seconds=0.5)) as port:
         (slow,) = connect(port, HALF_A_HEAD)
-        # A closed connection tells so on a later write.
+        # A closed connection raises only on a later write.
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             for _ in range(400):
                 slow.sendall(b"a")
                 time.sleep(0.05)
 
 
-def test_a_request_has_its_time_once_its_head_is_there(connect):
+def test_head_timeout_does_not_limit_the_body(connect):
     with serving({"a": finds()}, limits=Limits(head_seconds=1)) as port:
         body = encoded()
         (slow,) = connect(port, request_head(f"Content-Length: {len(body)}"))
@@ -199,8 +199,8 @@ def test_a_request_has_its_time_once_its_head_is_there(connect):
         assert slow.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
-def test_an_answer_that_is_not_taken_is_dropped(connect, monkeypatch):
-    """Its bytes would stay in memory, and the connection with them."""
+def test_response_that_is_not_read_is_dropped(connect, monkeypatch):
+    """Otherwise its bytes and the connection would stay in memory."""
     dropped, drop = threading.Event(), Connection._drop
     monkeypatch.setattr(Connection, "_drop", lambda self: (drop(self), dropped.set()))
     noise = np.random.default_rng(0).integers(0, 256, (3000, 3000, 3), np.uint8)
@@ -212,12 +212,12 @@ def test_an_answer_that_is_not_taken_is_dropped(connect, monkeypatch):
         with suppress(ConnectionResetError):
             while part := lazy.recv(1 << 20):
                 answer += part
-    # What was in the sockets' buffers.
+    # Only the contents of the socket buffers arrived.
     assert len(answer) < int(re.search(rb"content-length: (\d+)", answer)[1])
 
 
 @pytest.mark.parametrize("keep", ["keep-alive", "close"])
-def test_no_connection_outlives_its_answer(port, keep):
+def test_connection_closes_after_its_response(port, keep):
     head = f"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: {keep}\r\n\r\n"
     assert send_raw(port, head.encode()).startswith(b"HTTP/1.1 200 ")
 
@@ -232,12 +232,12 @@ def test_no_connection_outlives_its_answer(port, keep):
         "POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2",
     ],
 )
-def test_what_is_not_http_is_refused(port, lines):
+def test_invalid_http_is_rejected(port, lines):
     answer = send_raw(port, f"{lines}\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-# Of more than a server reads at once, the rest may come after its refusal, and take that away.
+# If a server reads only part of a head, the rest may arrive later and discard its response.
 @pytest.mark.parametrize(
     "head",
     [
@@ -247,7 +247,7 @@ def test_what_is_not_http_is_refused(port, lines):
     ],
     ids=["a field", "fields", "path"],
 )
-def test_a_head_without_an_end_is_refused(port, head):
+def test_oversized_request_head_is_rejected(port, head):
     answer = send_raw(port, head)
     assert answer.startswith(b"HTTP/1.1 400 ")
 
@@ -257,7 +257,7 @@ def test_a_head_without_an_end_is_refused(port, head):
     ["evil.example", "evil.example:80", "localhost.evil.example", "localhost@evil.example",
      "127.0.0.2", "2130706433", "[::2]", "", "localhost:", "localhost:80:80", "localhost/x"],
 )  # fmt: skip
-def test_other_hosts_are_refused(port, host):
+def test_other_hosts_are_rejected(port, host):
     for path in ("/", "/api/about"):
         assert error_of(port, 421, "GET", path, headers={"Host": host}).startswith("Host: expected")
 
@@ -265,11 +265,11 @@ def test_other_hosts_are_refused(port, host):
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:1", "127.0.0.1:65535", "[::1]", "[::1]:80"]
 )
-def test_own_hosts_are_answered(port, host):
+def test_own_hosts_are_accepted(port, host):
     assert send(port, "GET", "/", headers={"Host": host})[0] == 200
 
 
-def test_further_hosts_may_be_allowed():
+def test_additional_hosts_can_be_allowed():
     with serving({"a": finds()}, hosts=["photos.example"]) as port:
         assert send(port, "GET", "/", headers={"Host": "Photos.example"})[0] == 200
         assert send(port, "GET", "/")[0] == 421
@@ -288,7 +288,7 @@ def test_further_hosts_may_be_allowed():
         ("file://", 403),
     ],
 )
-def test_other_pages_are_refused(port, origin, status):
+def test_requests_of_other_origins_are_rejected(port, origin, status):
     headers = {"Host": "localhost:5", "Origin": origin}
     assert send(port, "POST", DETECT, encoded(), headers)[0] == status
 
@@ -299,7 +299,7 @@ def test_other_pages_are_refused(port, origin, status):
      "//etc/passwd", "/etc/passwd", "/api/samples/..%2f..%2fapp.py", "/api/samples/", "/api",
      "/index.html%00", "/.git/config", "/docs", "/openapi.json"],
 )  # fmt: skip
-def test_no_path_reaches_a_file(port, path):
+def test_paths_outside_the_page_are_not_found(port, path):
     status, _, content = send(port, "GET", path)
     assert status in (307, 404) and b"import" not in bytes(str(content), "utf-8")
 
@@ -314,12 +314,12 @@ def test_no_path_reaches_a_file(port, path):
         ("?model=a&x=1", "and nothing else"),
     ],
 )
-def test_queries_that_are_not_understood(port, query, message):
+def test_invalid_queries_are_rejected(port, query, message):
     assert message in error_of(port, 400, "POST", f"/api/detect{query}", encoded())
 
 
 class Waits(Finds):
-    """Does not answer before it may; counts those that are in it at a time."""
+    """Blocks until it may answer, and counts concurrent calls."""
 
     def __init__(self):
         super().__init__()
@@ -335,7 +335,7 @@ class Waits(Finds):
         return super().found(image)
 
 
-def test_one_request_at_a_time_a_few_wait_others_are_turned_away():
+def test_requests_run_one_at_a_time_and_excess_gets_503():
     model, answers = Waits(), queue.Queue()
     with serving({"a": finds(model)}, limits=Limits(waiting=2)) as port:
 
@@ -347,12 +347,12 @@ def test_one_request_at_a_time_a_few_wait_others_are_turned_away():
         assert model.entered.acquire(timeout=20)
         for thread in threads[1:]:
             thread.start()
-        # One is on the detector and two wait; the others are told at once.
+        # One runs and two wait; the others are rejected at once.
         for _ in range(2):
             status, headers, content = answers.get(timeout=20)
             assert status == 503 and headers["Retry-After"] == "1"
             assert content["error"].startswith("busy: 3 requests")
-        assert send(port, "GET", "/api/ops/nms")[0] == 200  # the rest of the page goes on
+        assert send(port, "GET", "/api/ops/nms")[0] == 200  # other requests are still answered
         model.may_answer.set()
         assert [answers.get(timeout=20)[0] for _ in range(3)] == [200] * 3
         for thread in threads:
@@ -378,14 +378,14 @@ class Fails(nn.Module):
         (KeyError("secret"), "the server failed; its console tells more"),
     ],
 )
-def test_a_detector_that_fails_is_told_of_and_the_server_goes_on(error, message):
+def test_failing_detector_is_reported_and_the_server_continues(error, message):
     with serving({"a": finds(Fails(error)), "b": finds()}, limits=SMALL) as port:
         assert error_of(port, 500, "POST", DETECT, encoded()).startswith(message)
         assert send(port, "POST", "/api/detect?model=b", encoded())[0] == 200
 
 
 @pytest.mark.slow
-def test_an_exported_detector_that_refuses_a_picture_says_so():
+def test_exported_detector_reports_an_unsupported_image():
     exported = Exported(Fails(AssertionError("Guard failed: s0 > 2")), {})
     with serving({"a": finds(exported)}, limits=SMALL) as port:
         text = error_of(port, 500, "POST", DETECT, encoded())
@@ -403,6 +403,6 @@ def test_an_exported_detector_that_refuses_a_picture_says_so():
         ("score_floor", 1.5, "Limits: expected score_floor in 0..1, got 1.5"),
     ],
 )
-def test_limits_that_are_none(option, value, message):
+def test_invalid_limits_raise(option, value, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Limits(**{option: value})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `detops serve` shows of the ops: what they give, and where their samples are."""
+"""Results and sample positions of the ops that `detops serve` shows."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ def port():
 
 
 @pytest.mark.parametrize(("seed", "objects"), [(0, 1), (3, 5), (9999, 12)])
-def test_nms_is_what_the_op_gives_at_every_threshold(seed, objects):
+def test_shown_nms_equals_the_op_at_every_threshold(seed, objects):
     scene = nms_scene(seed, objects)
     boxes, scores = torch.tensor(scene["boxes"]), torch.tensor(scene["scores"])
     width, height = SCENE
@@ -53,14 +53,14 @@ def test_nms_is_what_the_op_gives_at_every_threshold(seed, objects):
     assert counts[0] < counts[25] < counts[-1] == len(boxes)
 
 
-def test_nms_scenes_are_those_of_their_seed():
+def test_nms_scene_depends_on_the_seed():
     assert nms_scene(1, 4) == nms_scene(1, 4) != nms_scene(2, 4)
 
 
 @pytest.mark.parametrize("bins", [1, 3, 7])
 @pytest.mark.parametrize("ratio", [1, 2, 4])
 @pytest.mark.parametrize("aligned", [0, 1])
-def test_samples_of_roi_align_are_where_the_paper_puts_them(bins, ratio, aligned):
+def test_roi_align_samples_are_placed_as_in_the_paper(bins, ratio, aligned):
     x1, y1, x2, y2 = 2.5, 3.0, 12.25, 9.0
     shown = roi_align_samples(x1, y1, x2, y2, bins, ratio, aligned)
     count = bins * ratio
@@ -74,7 +74,7 @@ def test_samples_of_roi_align_are_where_the_paper_puts_them(bins, ratio, aligned
 
 
 @pytest.mark.parametrize("ratio", [1, 3])
-def test_what_bins_read_makes_their_values(ratio):
+def test_weighted_pixels_of_a_bin_add_up_to_its_value(ratio):
     shown = roi_align_samples(1.2, 0.4, 11.9, 10.1, 4, ratio, 1)
     features = smooth_map(MAP_HEIGHT, MAP_WIDTH)
     pooled = detops.roi_align(
@@ -87,8 +87,8 @@ def test_what_bins_read_makes_their_values(ratio):
         assert mean == pytest.approx(value, abs=1e-5)
 
 
-def test_samples_outside_of_the_map_do_not_count():
-    # Not aligned, a box is at least a pixel wide.
+def test_samples_outside_the_map_do_not_count():
+    # Without `aligned`, a box is at least one pixel wide.
     shown = roi_align_samples(MAP_WIDTH, MAP_HEIGHT, MAP_WIDTH, MAP_HEIGHT, 1, 4, 0)
     assert {counts for _, _, counts in shown["samples"]} == {0}
     assert shown["values"] == [0] and shown["reads"] == [[]]
@@ -97,7 +97,7 @@ def test_samples_outside_of_the_map_do_not_count():
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("amount", [0.0, 0.7, 3.0])
-def test_samples_of_deform_conv2d_are_moved_by_the_offsets(pattern, dilation, amount):
+def test_deform_conv2d_samples_move_by_the_offsets(pattern, dilation, amount):
     offsets = offset_pattern(pattern, amount, dilation).view(KERNEL**2, 2, PLANE, PLANE)
     steps = (-dilation, 0, dilation)
     for row, column in itertools.product(REACH, REACH):
@@ -114,7 +114,7 @@ def test_samples_of_deform_conv2d_are_moved_by_the_offsets(pattern, dilation, am
         assert shown["value"] == pytest.approx(read.mean().item(), abs=1e-4)
 
 
-def test_answers_are_those_of_the_functions(port):
+def test_responses_equal_the_results_of_the_functions(port):
     for name, (function, known) in SHOWN.items():
         status, _, answer = send(port, "GET", f"/api/ops/{name}")
         defaults = {key: kind.default for key, kind in known.items()}
@@ -142,5 +142,5 @@ def test_answers_are_those_of_the_functions(port):
         ),
     ],
 )
-def test_queries_that_are_not_taken(port, query, message):
+def test_invalid_op_queries_are_rejected(port, query, message):
     assert error_of(port, 400, "GET", f"/api/ops/{query}").startswith(message)

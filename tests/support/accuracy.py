@@ -1,11 +1,11 @@
-"""How far ops are from exact results, and how far they may be: a table of docs/reliability.md.
+"""Errors of the ops against exact results, and their bounds: a table of docs/reliability.md.
 
 python tests/support/accuracy.py docs/reliability.md
 
-The calls of calls.py are made in float32 and float16, and in float64 with the same numbers, whose
-results other tests compare with slow references. An error is the largest difference of a result
-over the result's largest element, in units of the roundoff of the result's dtype: a half is as near
-as it can come. torchvision's ops of the same name get the same calls.
+Runs the calls of calls.py in float32 and float16, and in float64 with the same numbers. Other tests
+compare the float64 results with slow references. An error is the largest difference of a result
+divided by its largest element, in units of the roundoff of its dtype: 0.5 is the best possible.
+torchvision ops of the same name get the same calls.
 """
 
 import math
@@ -25,21 +25,21 @@ from detops.marks import fill
 
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TABLED = (torch.float32, torch.float16)
-SEEDS = range(5)  # of the inputs behind the table
-# Units that a result and its gradients may be off by where inputs have 16 bits: all arithmetic is
-# float32's, and rounded once. Results that are float32 all the same have the bounds of float32.
+SEEDS = range(5)  # seeds of the inputs for the table
+# Bound in units for results and gradients of 16-bit inputs: all arithmetic is float32 and rounded
+# once. Results that stay float32 use the bounds of float32.
 HALF = 4.0
 
 
 class Pair(NamedTuple):
-    """Of the results and of the gradients of an op; None where there is nothing."""
+    """Numbers for the results and the gradients of an op; None if there are none."""
 
     forward: float | None
     backward: float | None = None
 
 
-# Units in float32. Most of an error of what reads maps is that of a coordinate, which has the map's
-# size: these are for maps of some 26 pixels and bins of a few.
+# Bounds in float32 units. Ops on feature maps owe most of their error to coordinates, which scale
+# with the map: these bounds are for maps of about 26 pixels and bins of a few pixels.
 BOUNDS: dict[str, Pair] = {
     "active_rotated_filter": Pair(4.0, 8.0),
     "axpy": Pair(2.0, 0.0),
@@ -96,19 +96,22 @@ BOUNDS: dict[str, Pair] = {
 
 
 def op_of(call: Call) -> str:
-    """The name of its op."""
+    """Returns the name of the call's op."""
     return call.name.split(",")[0].split(" of ")[0]
 
 
 def has_numbers(call: Call) -> bool:
-    """Whether its op gives numbers, and not decisions alone; one call of each kind is enough."""
+    """Returns whether the op gives numbers, not only decisions.
+
+    Skips calls in 16 bits: one call of each kind is enough.
+    """
     tensors = call.tensors()
     narrow = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors.values())
     return not narrow and any(t.is_floating_point() for t in call.forward(tensors))
 
 
 def rounded(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Numbers of a dtype, in float64. A box that is NaN becomes one: torchvision crashes on it."""
+    """Rounds numbers to a dtype, in float64. Replaces NaN boxes: torchvision crashes on them."""
     return {
         n: t.nan_to_num(9.0).to(dtype).double() if t.is_floating_point() else t
         for n, t in tensors.items()
@@ -118,20 +121,20 @@ def rounded(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
 def results(
     function: Callable[..., Any], call: Call, tensors: dict[str, Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """What a function gives for a call's tensors, and the gradients."""
+    """Returns the outputs of a function for a call's tensors, and the gradients."""
     leaves = {n: t.detach().requires_grad_(n in call.wants) for n, t in tensors.items()}
     outputs = function(**leaves)
     outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     outputs = [o for o in outputs if o.is_floating_point()]
     grads: list[Tensor] = []
-    if call.wants:  # gradients of one sign: what cancels has no exact digits to compare
+    if call.wants:  # gradients of one sign: cancellation would leave no exact digits
         given = [torch.linspace(0.5, 1.5, o.numel()).view(o.shape).to(o.dtype) for o in outputs]
         grads = list(torch.autograd.grad(outputs, [leaves[n] for n in call.wants], given))
     return [o.detach() for o in outputs], grads
 
 
 def error(found: Tensor, exact: Tensor) -> float:
-    """In units of roundoff; infinite numbers and NaN must be the same."""
+    """Returns the error in units of roundoff; infinities and NaN must be equal."""
     a, b = found.double().flatten(), exact.flatten()
     same = (a == b) | (a.isnan() & b.isnan())
     a, b = a[~same], b[~same]
@@ -142,7 +145,7 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 def errors(call: Call, function: Callable[..., Any], dtype: torch.dtype, seed: int) -> Pair:
-    """Of ``function``, called as a call of detops is."""
+    """Returns the errors of ``function``, called with the tensors of a detops call."""
     exact_tensors = rounded(call.tensors(seed=seed), dtype)
     tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in exact_tensors.items()}
     found, exact = results(function, call, tensors), results(call.function, call, exact_tensors)
@@ -150,24 +153,24 @@ def errors(call: Call, function: Callable[..., Any], dtype: torch.dtype, seed: i
 
 
 def worst(found: Iterable[float | None]) -> float | None:
-    """The largest of what there is; NaN is the largest."""
+    """Returns the largest number, or None if there is none; NaN counts as the largest."""
     there = [x for x in found if x is not None]
     return max(there, key=lambda x: (math.isnan(x), x), default=None)
 
 
 def largest(pairs: Iterable[Pair]) -> Pair:
-    """Of each kind."""
+    """Returns the largest error of the results and of the gradients."""
     return Pair(*map(worst, zip(*pairs, strict=True)))
 
 
 def torchvisions(call: Call) -> Callable[..., Any] | None:
-    """torchvision's op of the same name, if it takes the call's arguments."""
+    """Returns the torchvision op of the same name if it accepts the call's arguments."""
     ours = getattr(call.function, "func", call.function)
     options = getattr(call.function, "keywords", {})
     theirs = getattr(torchvision.ops, getattr(ours, "__name__", ""), None)
     if theirs is None or ours.__module__.partition(".")[0] != "detops":
         return None
-    if "iou" in ours.__name__ and options:  # modes and pairs, which are not torchvision's
+    if "iou" in ours.__name__ and options:  # torchvision has no modes and pairs
         return None
     return partial(theirs, **options)
 
@@ -182,7 +185,7 @@ class Row(NamedTuple):
 
 
 def measure(seeds: Iterable[int] = SEEDS, with_torchvision: bool = True) -> dict[str, Row]:
-    """A row for each op that gives numbers."""
+    """Returns a row for each op that gives numbers."""
     found: dict[str, list[Row]] = {}
     for call in filter(has_numbers, CALLS):
         theirs = torchvisions(call) if with_torchvision else None
@@ -198,14 +201,14 @@ def measure(seeds: Iterable[int] = SEEDS, with_torchvision: bool = True) -> dict
 
 
 def text(x: float | None) -> str:
-    """An error in few digits."""
+    """Formats an error with few digits."""
     if x is None:
         return "-"
     return str(x) if math.isnan(x) else f"{x:,.0f}" if x >= 10 else f"{x:.1f}"
 
 
 def table(rows: dict[str, Row]) -> str:
-    """Bounds, errors, and torchvision's errors after a slash."""
+    """Formats bounds and errors, with the errors of torchvision after a slash."""
 
     def cell(ours: float | None, theirs: float | None) -> str:
         return text(ours) if theirs is None else f"{text(ours)} / {text(theirs)}"

@@ -11,26 +11,26 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """A function and the tensors that it takes by name."""
+    """A function and its tensor arguments by name."""
 
     name: str
     function: Callable
     make: Callable[[torch.Generator], Tensors]
     wants: tuple[str, ...] = ()  # the tensors with gradients
-    waits: int = 0  # for the device: once, where the size of the result depends on values
+    waits: int = 0  # device synchronisations: 1 if the size of the result depends on values
 
     def tensors(self, device="cpu", seed=0) -> Tensors:
-        """Others of the same shapes with another seed."""
+        """Returns the tensors; another seed changes their values, not their shapes."""
         made = self.make(torch.Generator().manual_seed(seed))
         return {name: t.to(device).requires_grad_(name in self.wants) for name, t in made.items()}
 
     def forward(self, tensors: Tensors) -> list[Tensor]:
-        """The outputs."""
+        """Returns a list of the outputs."""
         outputs = self.function(**tensors)
         return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
     def backward(self, tensors: Tensors, outputs: list[Tensor]) -> list[Tensor]:
-        """The gradients of the tensors that have one, for gradients of the outputs from -1 to 1."""
+        """Returns the gradients of the ``wants`` tensors, for output gradients from -1 to 1."""
         if not self.wants:
             return []
         grads = [
@@ -40,6 +40,6 @@ class Call:
         return list(torch.autograd.grad(outputs, [tensors[name] for name in self.wants], grads))
 
     def results(self, tensors: Tensors) -> list[Tensor]:
-        """Outputs and gradients."""
+        """Returns outputs and gradients."""
         outputs = self.forward(tensors)
         return [o.detach() for o in outputs] + self.backward(tensors, outputs)

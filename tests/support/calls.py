@@ -1,4 +1,4 @@
-"""One list of small calls that reaches every op with a kernel, forward and backward."""
+"""One list of small calls that covers every op with a kernel, forward and backward."""
 
 from functools import partial
 
@@ -110,7 +110,7 @@ CALLS = [*calls_boxes.CALLS, *calls_maps.CALLS, *_losses(), *_on_masks(), *_demo
 
 
 def kernel_ops() -> set[str]:
-    """The ops of ``torch.ops.detops`` that have a kernel per backend, of their own."""
+    """Returns the ops of ``torch.ops.detops`` with their own kernel per backend."""
     names = torch._C._dispatch_get_all_op_names()
     kernels = {
         name.removeprefix("detops::")
@@ -118,8 +118,8 @@ def kernel_ops() -> set[str]:
         if name.startswith("detops::")
         and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
     }
-    # A public op has the kernel of its raw one; masks are encoded on the host, whatever the device,
-    # and what arranges weights and maps for products is a CPU's.
+    # A public op uses the kernel of its raw op. Masks are always encoded on the host, and the ops
+    # that arrange weights and feature maps for products exist only on the CPU.
     on_the_host = {"masks_to_rle", "pack_conv2d_weight", "pack_winograd_weight", "packed_conv2d"}
     on_the_host |= {"batch_transpose"}
     of_raw_ones = {name for name in kernels if f"{name}_forward" in kernels}

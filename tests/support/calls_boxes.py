@@ -1,4 +1,4 @@
-"""Calls of what works on boxes, rotated boxes and polygons."""
+"""Calls of the ops on boxes, rotated boxes and polygons."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def some_boxes(generator, count=1300, columns=4, labels=0, dtype=torch.float32):
 
 
 def _fuse(boxes, scores, labels, conf_type):
-    """Of a model, and of one that is two pixels beside it and half as sure."""
+    """Fuses a model with a second one, shifted by two pixels and half as confident."""
     of_models = [boxes, boxes + 2], [scores, scores / 2], [labels, labels]
     return detops.weighted_box_fusion(*of_models, [1.0, 2.0], conf_type=conf_type)
 

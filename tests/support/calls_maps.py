@@ -1,4 +1,4 @@
-"""Calls of what reads feature maps."""
+"""Calls of the ops on feature maps."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from call import Call
 import detops
 
 HEIGHT, WIDTH, SCALE = 19, 26, 0.25
-# Channels that fill vectors of 16 bytes, and some that do not.
+# Channel counts that fill vectors of 16 bytes, and some that do not.
 MAPS = [
     ("NCHW", torch.float32, 37),
     ("NCHW", torch.float16, 40),
@@ -25,7 +25,7 @@ def _map(generator, layout, dtype, *shape):
 
 
 def _rois(generator, count=50, rotated=False):
-    """Some reach beyond the map, one is empty, one is NaN."""
+    """Returns RoIs: some reach beyond the map, one is empty, one is NaN."""
     index = torch.randint(2, (count, 1), generator=generator).float()
     extent = torch.tensor([WIDTH, HEIGHT]) / SCALE
     low = (torch.rand(count, 2, generator=generator) * 1.2 - 0.2) * extent

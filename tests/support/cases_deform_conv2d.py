@@ -1,4 +1,4 @@
-"""Inputs of deformable convolutions of many shapes, and how results are compared."""
+"""Inputs of deformable convolutions of many shapes, and helpers that compare results."""
 
 import torch
 
@@ -26,7 +26,7 @@ def arguments(
     dtype=torch.float32,
     device="cpu",
 ):
-    """(input, offset, mask, weight, bias) and the window (stride, padding, dilation)."""
+    """Returns (input, offset, mask, weight, bias) and the window (stride, padding, dilation)."""
     n, c, o, groups, offset_groups, *extents, kernel, stride, padding, dilation = SHAPES[name]
     generator = torch.Generator().manual_seed(0)
     size = [
@@ -52,7 +52,7 @@ def call(function, tensors, window):
 
 
 def gradients(function, tensors, window, grad=None):
-    """The output and the gradients of all tensors that there are."""
+    """Returns the output and the gradients of all given tensors."""
     output = call(function, tensors, window)
     if grad is None:
         grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(7))
@@ -66,7 +66,7 @@ def as_double(tensors):
 
 
 def check_all(ours, expected, eps=1.2e-7, factor=64):
-    """Each tensor to within some roundings of its largest number, which bounds its terms' size."""
+    """Compares tensors within some roundings of their largest element, which bounds the terms."""
     for one, other in zip(ours, expected, strict=True):
         assert one.shape == other.shape
         scale = max(1.0, other.abs().max().item()) if other.numel() else 1.0

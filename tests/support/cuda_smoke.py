@@ -1,7 +1,7 @@
-"""Every op once on a GPU, forward and backward: small enough for compute-sanitizer to watch.
+"""Runs every op once on a GPU, forward and backward: small enough for compute-sanitizer.
 
 python tests/support/cuda_smoke.py                      # each call once
-python tests/support/cuda_smoke.py --report file.json   # also waits and repeats
+python tests/support/cuda_smoke.py --report file.json   # also counts waits and repeats calls
 """
 
 import argparse
@@ -15,13 +15,13 @@ from call import Call
 from calls import CALLS
 from torch import Tensor
 
-WAITED = "synchronizing CUDA operation"  # PyTorch's words
+WAITED = "synchronizing CUDA operation"  # text of PyTorch's warning
 
 
 def synchronisations(call: Call, device: str) -> int:
-    """How often the host waits for the device in one call and its backward pass.
+    """Counts the device synchronisations of one call and its backward pass.
 
-    A call that must not wait at all is stopped by PyTorch where it does, and counts as one.
+    If a call must not synchronise, PyTorch stops it at the first synchronisation: the count is 1.
     """
     tensors = call.tensors(device)
     call.results(tensors)
@@ -42,7 +42,7 @@ def synchronisations(call: Call, device: str) -> int:
 
 
 def same_bits(one: list[Tensor], other: list[Tensor]) -> bool:
-    """Whether two results agree to the last bit, NaN included."""
+    """Returns whether two results are bitwise equal, including NaN."""
     return all(
         a.dtype == b.dtype
         and a.shape == b.shape
@@ -52,14 +52,14 @@ def same_bits(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def repeats(call: Call, device: str, runs: int) -> bool:
-    """Whether ``runs`` calls and their backward passes give the same bits."""
+    """Returns whether ``runs`` calls and their backward passes give the same bits."""
     tensors = call.tensors(device)
     first = call.results(tensors)
     return all(same_bits(first, call.results(tensors)) for _ in range(runs - 1))
 
 
 def report(device: str, runs: int) -> dict[str, dict]:
-    """What the calls do, by name; an ``error`` where one fails."""
+    """Returns an entry per call name; a failed call has an ``error``."""
     found: dict[str, dict] = {}
     for call in CALLS:
         entry: dict = {"waits_allowed": call.waits}

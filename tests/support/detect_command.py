@@ -1,4 +1,4 @@
-"""What tests of `detops detect` share: a detector that finds something in every image."""
+"""Fixtures for tests of `detops detect`: a detector that finds something in every image."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ POINTS = torch.stack([torch.arange(17.0) * 2, torch.arange(17.0), torch.ones(17)
 
 
 class Finds(nn.Module):
-    """Finds one object with all that a detection may have in every image."""
+    """Finds one object in every image, with all fields that a detection may have."""
 
     def __init__(self, kinds=("masks", "keypoints")):
         super().__init__()

@@ -1,4 +1,4 @@
-"""detectron2's detectors, with random weights that find many objects in some photographs."""
+"""detectron2 detectors with random weights that find many objects in some photographs."""
 
 import math
 from functools import cache
@@ -13,7 +13,7 @@ SETTINGS = {
     "small": 144, "large": 200, "anchors": (12, 24, 48, 96, 160), "before": 300, "after": 120,
     "canonical": 40, "score": 0.1, "most": 60, "classes": CLASSES,
 }  # fmt: skip
-# The same in our configs.
+# The same settings as overrides of our configs.
 OVERRIDES = [
     "MODEL.RESNETS.STEM_OUT_CHANNELS", 16, "MODEL.RESNETS.RES2_OUT_CHANNELS", 32,
     "MODEL.RESNETS.WIDTH_PER_GROUP", 8, "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", 32,
@@ -30,7 +30,7 @@ OVERRIDES = [
 
 
 def photographs():
-    """Of several sizes: one that the longer side limits, one that is enlarged, one that is high."""
+    """Returns three photographs: one limited by its longer side, one enlarged, and one tall."""
     parts = (
         ("docs/demo.jpg", (60, 330, 660, 680)),
         ("detops/assets/tree_crowns/val_florida.jpg", (10, 20, 131, 147)),
@@ -41,7 +41,7 @@ def photographs():
 
 @cache
 def case(kind):
-    """Weights of that kind, and what detectron2 finds with them in the photographs."""
+    """Returns weights of a kind, and the detections of detectron2 in the photographs."""
     state = random_state(kind)
     detect = reference.retinanet if kind == "retinanet" else reference.rcnn
     with torch.no_grad():
@@ -50,7 +50,7 @@ def case(kind):
 
 
 def random_state(kind, classes=5, *, stem=16, res2=32, width=8, fpn=32, fc=48):
-    """Weights of a "faster_rcnn", "mask_rcnn" or "retinanet", by detectron2's names."""
+    """Returns weights of a "faster_rcnn", "mask_rcnn" or "retinanet" by detectron2 names."""
     generator = torch.Generator().manual_seed(0)
     state = {}
 
@@ -78,7 +78,7 @@ def random_state(kind, classes=5, *, stem=16, res2=32, width=8, fpn=32, fc=48):
                 normed(f"{name}.shortcut", outputs, inputs, 1, 1)
             normed(f"{name}.conv1", inner, inputs, 1, 1)
             normed(f"{name}.conv2", inner, inner, 3, 3)
-            # Shortcuts weigh more than what is added: differences of rounding do not grow.
+            # Shortcuts outweigh the residual branch, so rounding differences do not grow.
             normed(f"{name}.conv3", outputs, inner, 1, 1, gain=0.2)
             inputs = outputs
         channels.append(outputs)

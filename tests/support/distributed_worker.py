@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What tests/detector/test_distributed.py runs in several processes, and alone to compare with."""
+"""Code that tests/detector/test_distributed.py runs in several processes and in one."""
 
 import json
 import os
@@ -31,19 +31,19 @@ SMALL = [
     "MODEL.RESNETS.STEM_OUT_CHANNELS", 16, "MODEL.RESNETS.RES2_OUT_CHANNELS", 16,
     "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", 16, "MODEL.ROI_BOX_HEAD.MLP_HEAD_DIM", 32,
     "MODEL.ROI_BOX_HEAD.NUM_CLASSES", 3,
-    # So few that samples and the limit over the batch run short: what is divided by varies.
+    # So few that samples and the limit over the batch run short: normalizers vary.
     "MODEL.RPN.FPN_POST_NMS_PER_BATCH", True, "MODEL.RPN.FPN_POST_NMS_TOP_N_TRAIN", 60,
     "INPUT.MIN_SIZE_TRAIN", (48, 64, 80), "INPUT.MAX_SIZE_TRAIN", 96,
     "SOLVER.OPTIMIZER", "SGD", "SOLVER.BASE_LR", 0.02, "SOLVER.WARMUP_ITERS", 2,
     "SOLVER.MAX_ITER", 6, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.EMA_DECAY", 0.9,
 ]  # fmt: skip
 
-# AdamW's steps are no larger where a rounding error has bent a gradient.
+# Rounding errors in a gradient do not enlarge AdamW's steps.
 PIECES = ["SOLVER.ACCUMULATE", 2, "SOLVER.OPTIMIZER", "ADAMW", "SOLVER.BASE_LR", 0.001]
 
 
 class Scenes(torch.utils.data.Dataset):
-    """Noise with bright rectangles: 0 to 4 of them, upright and lying images of several sizes."""
+    """Noise images, portrait and landscape in several sizes, with 0 to 4 bright rectangles."""
 
     def __init__(self):
         sizes = [(48, 72), (72, 48), (64, 64), (50, 80), (80, 50)] * 2
@@ -61,14 +61,14 @@ class Scenes(torch.utils.data.Dataset):
             x, y, w, h = (torch.rand(4, generator=generator) * 20 + 6).int().tolist()
             boxes.append([x, y, x + w, y + h])
             image[:, y : y + h, x : x + w] += 0.4
-        # Augmentation, from the default generators.
+        # The augmentation uses the default generators.
         image = image * (0.8 + 0.2 * torch.rand(()))
         labels = torch.arange(len(boxes)) % 2 + 1
         return image, {"boxes": torch.tensor(boxes).float().reshape(-1, 4), "labels": labels}
 
 
 class Branches(nn.Module):
-    """A head that only bright images reach, as a mask head has none without positives."""
+    """Runs its head only for images with objects, like a mask head only for positives."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ class Branches(nn.Module):
 
 
 class OneBox(nn.Module):
-    """Finds a box as large as the image says, with a mask: something to evaluate."""
+    """Finds one box with a mask to evaluate; the mean of the image sets its size."""
 
     def forward(self, images):
         found = []
@@ -114,7 +114,7 @@ def detector_trainer(output, overrides=()):
 
 
 class Double(torch.utils.data.Dataset):
-    """Shapes in float64."""
+    """Generated shapes in float64."""
 
     def __init__(self, cfg):
         self.shapes = Shapes(size=64, transform=TrainTransform(cfg))
@@ -129,11 +129,11 @@ class Double(torch.utils.data.Dataset):
 
 
 def double_trainer(output):
-    """A Mask R-CNN that learns fast, in float64.
+    """Returns a trainer of a Mask R-CNN that learns fast, in float64.
 
-    A box on the verge of being proposed or sampled is another box after a rounding error: in
-    float32 the curves of any two orders of summation part after some steps, those of one process
-    with one thread and with two among them. In float64 these steps are too few for that.
+    A rounding error can swap a box that is barely proposed or sampled. In float32 the curves of
+    any two orders of summation therefore diverge after some steps, even those of one process with
+    one thread and with two. In float64 these steps are too few for that.
     """
     cfg = load_config(
         ROOT / "configs" / "shapes.yaml",
@@ -163,7 +163,7 @@ def branches_trainer(output):
 
 
 class Photographs:
-    """What evaluate() needs of a data set of so many images, in memory."""
+    """A data set of `count` images in memory, with the interface that evaluate() uses."""
 
     path, names, category_ids = "photographs", ("a",), (3,)
 
@@ -231,7 +231,7 @@ def together(folder):
 
 
 def killed(folder):
-    """Dies once, by a signal that cannot be caught, in the middle of step 7."""
+    """Kills one process once, by a signal that cannot be caught, in the middle of step 7."""
 
     def die(record):
         first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"

@@ -1,4 +1,4 @@
-"""YAML files of maskrcnn-benchmark: the keys and values that it publishes, block by block."""
+"""maskrcnn-benchmark YAML files with their published keys and values, block by block."""
 
 HEADER = """\
 MODEL:
@@ -160,7 +160,7 @@ TEST:
 
 
 def _fpn(body: str, weight: str, resnets: str = "", heads: str = BOX, rest: str = "") -> str:
-    """Everything under MODEL of a network with a pyramid and a box head."""
+    """Returns everything under MODEL for a network with a pyramid and a box head."""
     header = HEADER.format(weight=weight) + BODY.format(body=body)
     return header + CHANNELS + resnets + RPN + HEADS + heads + rest
 
@@ -180,13 +180,13 @@ PLAIN_MASK, GN_MASK = MASK.format(gn=""), MASK.format(gn=USE_GN)
 
 
 def _scratch(model: str) -> str:
-    """Nothing loaded, nothing frozen."""
+    """Returns a model that loads no weights and trains every stage."""
     model = model.replace("catalog://ImageNetPretrained/MSRA/R-50-GN", "")
     body = BODY.format(body="R-50-FPN")
     return model.replace(body, body + "    FREEZE_CONV_BODY_AT: 0 # finetune all layers\n")
 
 
-# By name of the file.
+# Keyed by file name.
 CONFIGS = {
     "e2e_faster_rcnn_R_50_C4_1x": C4 + COCO + HALF_BATCH,
     "e2e_faster_rcnn_R_50_FPN_1x": R50 + COCO + LOADER + ONE_X,

@@ -1,6 +1,6 @@
-"""Calls of detops._C by position, as a maskrcnn-benchmark detector calls its own `_C`.
+"""Positional calls of detops._C, as a maskrcnn-benchmark detector calls its own `_C`.
 
-The signatures are that project's; the code is not.
+Only the signatures come from that project, not the code.
 """
 
 import torch
@@ -50,7 +50,7 @@ class SigmoidFocalLoss(torch.autograd.Function):
 
 
 class DeformConv(torch.autograd.Function):
-    """Version 1: everything by position, sizes along x before those along y."""
+    """Version 1: all arguments by position, x sizes before y sizes."""
 
     @staticmethod
     def forward(ctx, x, offset, weight, stride, pad, dilation, groups, offset_groups):
@@ -84,7 +84,7 @@ class DeformConv(torch.autograd.Function):
 
 
 class ModulatedDeformConv(torch.autograd.Function):
-    """Version 2: sizes along y before those along x, one stride, padding and dilation for both."""
+    """Version 2: y sizes before x sizes, one stride, padding and dilation for both."""
 
     @staticmethod
     def forward(ctx, x, offset, mask, weight, bias, stride, pad, dilation, groups, offset_groups):

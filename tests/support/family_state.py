@@ -1,22 +1,22 @@
-"""Names and shapes of maskrcnn-benchmark's parameters, from the rules that it names them by."""
+"""Names and shapes of maskrcnn-benchmark parameters, derived from its naming rules."""
 
 BLOCKS = {"R-50": (3, 4, 6, 3), "R-101": (3, 4, 23, 3)}
 PYRAMID_ANCHORS = [(3, 4)] * 5
 
 
 def layer(name, shape, bias=False):
-    """A convolution or linear layer."""
+    """Returns the entries of a convolution or linear layer."""
     return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if bias else {})
 
 
 def norm(name, channels, group_norm):
-    """Two entries of a group normalisation, four of a frozen batch normalisation."""
+    """Returns two entries for a group norm, four for a frozen batch norm."""
     entries = ["weight", "bias"] + ([] if group_norm else ["running_mean", "running_var"])
     return {f"{name}.{e}": (channels,) for e in entries}
 
 
 def deformable(name, channels, modulated, groups):
-    """A deformable 3x3 convolution."""
+    """Returns the entries of a deformable 3x3 convolution."""
     planned = groups * (27 if modulated else 18)
     return layer(f"{name}.offset", (planned, channels, 3, 3), bias=True) | layer(
         f"{name}.conv", (channels, channels, 3, 3)
@@ -24,7 +24,7 @@ def deformable(name, channels, modulated, groups):
 
 
 def stage(name, index, blocks, inputs, *, width=64, groups=1, gn=False, dcn=None):
-    """``layer1`` to ``layer4``; ``dcn`` is (modulated, groups) where it is deformable."""
+    """Returns one of ``layer1`` to ``layer4``; ``dcn`` is (modulated, groups) if deformable."""
     outputs, width = 256 * 2 ** (index - 1), width * groups * 2 ** (index - 1)
     state = {}
     for i in range(blocks):
@@ -44,7 +44,7 @@ def stage(name, index, blocks, inputs, *, width=64, groups=1, gn=False, dcn=None
 
 
 def body(name, stages, dcn=(None,) * 4, gn=False, **kind):
-    """The stem and its stages."""
+    """Returns the stem and the stages."""
     prefix = "backbone.body."
     state = layer(f"{prefix}stem.conv1", (64, 3, 7, 7)) | norm(f"{prefix}stem.bn1", 64, gn)
     inputs = 64
@@ -55,7 +55,7 @@ def body(name, stages, dcn=(None,) * 4, gn=False, **kind):
 
 
 def pyramid(first=1, gn=False):
-    """Laterals and outputs of the stages from ``first`` on."""
+    """Returns laterals and outputs of the stages from ``first`` on."""
     state = {}
     for i in range(first, 5):
         for name, shape in (("inner", (256, 128 * 2**i, 1, 1)), ("layer", (256, 256, 3, 3))):
@@ -68,14 +68,14 @@ def pyramid(first=1, gn=False):
 
 
 def top(inputs):
-    """P6 and P7."""
+    """Returns P6 and P7."""
     return layer("backbone.fpn.top_blocks.p6", (256, inputs, 3, 3), bias=True) | layer(
         "backbone.fpn.top_blocks.p7", (256, 256, 3, 3), bias=True
     )
 
 
 def rpn(channels, anchors):
-    """The head, and the anchors of a cell of each level."""
+    """Returns the head and the cell anchors of each level."""
     a = anchors[0][0]
     return (
         {f"rpn.anchor_generator.cell_anchors.{i}": shape for i, shape in enumerate(anchors)}
@@ -86,7 +86,7 @@ def rpn(channels, anchors):
 
 
 def retinanet():
-    """Nine anchors per cell, 80 classes."""
+    """Returns a head with nine anchors per cell and 80 classes."""
     state = {f"rpn.anchor_generator.cell_anchors.{i}": (9, 4) for i in range(5)}
     for tower in ("cls_tower", "bbox_tower"):
         for i in range(4):
@@ -96,7 +96,7 @@ def retinanet():
 
 
 def predictor(inputs, classes=81):
-    """Class scores and box deltas."""
+    """Returns class scores and box deltas."""
     box = "roi_heads.box.predictor"
     return layer(f"{box}.cls_score", (classes, inputs), bias=True) | layer(
         f"{box}.bbox_pred", (4 * classes, inputs), bias=True
@@ -104,12 +104,12 @@ def predictor(inputs, classes=81):
 
 
 def conv5_head(classes=81, head="box"):
-    """The C4 network's box head."""
+    """Returns the box head of a C4 network."""
     return stage(f"roi_heads.{head}.feature_extractor.head.", 4, 3, 1024) | predictor(2048, classes)
 
 
 def two_layers(classes=81, gn=False):
-    """The pyramid's box head."""
+    """Returns the box head of a pyramid network."""
     state = {}
     for name, inputs in (("fc6", 256 * 49), ("fc7", 1024)):
         full = f"roi_heads.box.feature_extractor.{name}"
@@ -121,7 +121,7 @@ def two_layers(classes=81, gn=False):
 
 
 def xconv():
-    """Four convolutions with group normalisation and a linear layer."""
+    """Returns four convolutions with group norm and a linear layer."""
     full, state = "roi_heads.box.feature_extractor", {}
     for i in range(4):
         state |= layer(f"{full}.xconvs.{3 * i}", (256, 256, 3, 3))
@@ -130,7 +130,7 @@ def xconv():
 
 
 def mask(inputs=256, hidden=256):
-    """A transposed convolution and logits of 81 classes."""
+    """Returns a transposed convolution and logits of 81 classes."""
     full = "roi_heads.mask.predictor"
     return layer(f"{full}.mask_fcn_logits", (81, hidden, 1, 1), bias=True) | {
         f"{full}.conv5_mask.weight": (inputs, hidden, 2, 2),
@@ -139,7 +139,7 @@ def mask(inputs=256, hidden=256):
 
 
 def mask_head(gn=False):
-    """The pyramid's mask head: four convolutions before that."""
+    """Returns the mask head of a pyramid network: four convolutions before ``mask``."""
     state = mask()
     for i in range(1, 5):
         full, shape = f"roi_heads.mask.feature_extractor.mask_fcn{i}", (256, 256, 3, 3)
@@ -151,7 +151,7 @@ def mask_head(gn=False):
 
 
 def keypoint_head():
-    """Eight convolutions and heat maps of 17 keypoints."""
+    """Returns eight convolutions and heat maps of 17 keypoints."""
     full = "roi_heads.keypoint"
     state = {
         f"{full}.predictor.kps_score_lowres.weight": (512, 17, 4, 4),
@@ -164,20 +164,20 @@ def keypoint_head():
 
 
 def fpn(name="R-50", box=None, gn=False, **kind):
-    """A whole network with a pyramid."""
+    """Returns a whole network with a pyramid."""
     parts = body(name, 4, gn=gn, **kind) | pyramid(gn=gn) | rpn(256, PYRAMID_ANCHORS)
     return parts | (two_layers(gn=gn) if box is None else box)
 
 
 def c4(name="R-50", anchors=15, classes=81):
-    """A whole network without."""
+    """Returns a whole network without a pyramid."""
     return body(name, 3) | rpn(1024, [(anchors, 4)]) | conv5_head(classes)
 
 
 X101 = {"width": 8, "groups": 32}
-# The C4 network's fifth stage serves both heads and has both their names.
+# Both heads of a C4 network share the fifth stage, under the names of both.
 C4_MASK = stage("roi_heads.mask.feature_extractor.head.", 4, 3, 1024) | mask(2048)
-# By name of the file.
+# Keyed by file name.
 STATES = {
     "e2e_mask_rcnn_R_50_C4_1x": c4() | C4_MASK,
     "e2e_mask_rcnn_R_50_FPN_1x": fpn() | mask_head(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What tests/detector/test_train_together.py runs in two processes."""
+"""Code that tests/detector/test_train_together.py runs in two processes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from detops.engine.stop import StopSignals
 
 
 def poison(trainer, steps):
-    """Makes the losses of one process not finite at these steps."""
+    """Makes the losses of one process non-finite at these steps."""
     losses = trainer._losses
 
     def poisoned(*arguments):
@@ -49,7 +49,7 @@ def diverged(folder):
 
 
 def stopped(folder):
-    """A signal to one process ends both after the same step."""
+    """Sends a signal to one process, which stops both after the same step."""
     trainer = branches_trainer(folder / "stopped")
 
     def note(record):

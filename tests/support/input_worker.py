@@ -1,7 +1,7 @@
-"""Feeds the ops that it is given with what nobody should, one argument after the other.
+"""Calls ops with invalid arguments, one argument after the other.
 
-A program of its own, so that a crash ends it and not the tests: the last case that it printed is
-the one that crashed. What else is wrong it prints as well; see test_inputs.py.
+This is a separate program, so that a crash ends it and not the tests: the last case that it printed
+is the one that crashed. It also prints all other faults; see test_inputs.py.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ from raw_calls import arguments
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = sorted({d for d in vars(torch).values() if isinstance(d, torch.dtype)}, key=str)
-# Arguments that an op of the maskrcnn-benchmark family has and leaves alone.
+# Arguments that an op of the maskrcnn-benchmark family accepts and ignores.
 LEFT_ALONE = {"columns", "ones"}
-# Arguments with real numbers in them that integers are as good for.
+# Ops on real numbers that also accept integers.
 TAKE_INTEGERS = {
     *("box_area", "box_convert", "clip_boxes_to_image", "remove_small_boxes"),
     *("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou"),
     *("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss"),
 }
-# Copies bits, whatever they mean.
+# Ops that copy bits of any dtype.
 ANY_DTYPE = {"gdh", "gdh_forward"}
 NUMBERS = (0, -1, 2**31 - 1, 2**31, 2**63 - 1)
 REALS = (math.nan, math.inf, -1.0)
@@ -34,7 +34,7 @@ SECONDS, BYTES = (60, None) if SANITIZED else (20, 4 << 30)
 
 
 def copied(tensor):
-    """Where there is a copy: PyTorch has none of some dtypes."""
+    """Copies a tensor if possible: PyTorch cannot copy some dtypes."""
     try:
         return tensor.clone()
     except (RuntimeError, NotImplementedError):
@@ -42,14 +42,14 @@ def copied(tensor):
 
 
 def run(op, args):
-    """What the op returns and what it writes into its arguments."""
+    """Returns the results of the op and the arguments that it writes."""
     written = written_by(op.__name__)
     args = {k: map_tensors(v, copied) if k in written else v for k, v in args.items()}
     return tensors_of(op(**args)) + [args[name] for name in written]
 
 
 def made(tensor, dtype):
-    """A tensor of ``dtype`` and the one that holds its values in a dtype that is taken, if any."""
+    """Returns a tensor of ``dtype``, and its values in an accepted dtype or None."""
     if dtype in (torch.quint8, torch.qint8, torch.qint32):
         return torch.quantize_per_tensor(tensor.float(), 1.0, 0, dtype), None
     try:
@@ -61,7 +61,7 @@ def made(tensor, dtype):
 
 
 def kinds(tensor):
-    """Tensors that are no dense ones, and tensors of other shapes, by name."""
+    """Yields non-dense tensors and tensors of other shapes, by name."""
 
     def neg():
         return torch._neg_view(tensor.neg())
@@ -86,7 +86,7 @@ def kinds(tensor):
 
 
 class Worker:
-    """The cases of one op."""
+    """Runs the cases of one op."""
 
     def __init__(self, name):
         self.name, self.op = name, getattr(torch.ops.detops, name)
@@ -94,11 +94,11 @@ class Worker:
         self.base = run(self.op, self.args)
 
     def complain(self, what):
-        """Prints what is wrong about the case."""
+        """Prints a fault of the case."""
         print(f"wrong: {self.name}, {self.case}: {what}", flush=True)
 
     def call(self, case, args):
-        """The results, or None where the op refuses clearly."""
+        """Returns the results, or None if the op raises a clear error."""
         self.case = case
         print(f"case: {self.name}, {case}", flush=True)
         signal.alarm(SECONDS)
@@ -115,7 +115,7 @@ class Worker:
         return None
 
     def same(self, found, expected, tolerance=0.0):
-        """Complains where results differ."""
+        """Reports results that differ."""
         for one, other in zip(found, expected, strict=True):
             if one.shape != other.shape:
                 return self.complain(f"{list(one.shape)} for {list(other.shape)}")
@@ -126,29 +126,29 @@ class Worker:
         return None
 
     def refused_or_stable(self, case, args):
-        """For values whose result is not known: the same twice, every element written."""
+        """Checks unknown results: two calls agree, and every element is written."""
         found = self.call(case, args)
         if found is None:
             return
         again = self.call(case, args)
         self.same(found, again or [])
         strange = any(isinstance(v, float) and not math.isfinite(v) for v in args.values())
-        strange = strange or case.endswith("zero")  # boxes without a size
+        strange = strange or case.endswith("zero")  # boxes of size 0
         if not strange and any(t.is_floating_point() and t.isnan().any() for t in found):
             self.complain("NaN, which is what memory that nobody wrote has")
 
     def replaced(self, name, change):
-        """The arguments with each tensor of one changed."""
+        """Returns the arguments with each tensor of one argument changed."""
         return self.args | {name: map_tensors(self.args[name], change)}
 
     def dtypes(self, name):
-        """One argument in every dtype that there is."""
+        """Passes one argument in every dtype."""
         real = tensors_of(self.args[name])[0].is_floating_point()
         for dtype in DTYPES:
             try:
                 given = self.replaced(name, lambda t, d=dtype: made(t, d)[0])
             except (RuntimeError, TypeError, NotImplementedError):
-                continue  # there is no such tensor
+                continue  # PyTorch has no such tensor
             found = self.call(f"{name} of {dtype}", given)
             if found is None:
                 continue
@@ -173,7 +173,7 @@ class Worker:
                     self.same(found, expected, 2e-2 if half else 1e-5)
 
     def all_of(self, dtype):
-        """All floating tensors in one dtype."""
+        """Passes all floating tensors in one dtype."""
         floating = [t.is_floating_point() for v in self.args.values() for t in tensors_of(v)]
         if not any(floating):
             return
@@ -183,7 +183,7 @@ class Worker:
         }
         found = self.call(f"all of {dtype}", changed)
         if found is None:
-            if dtype in FLOATS and self.name != "lltm_backward":  # which wants wide cells
+            if dtype in FLOATS and self.name != "lltm_backward":  # it requires wide cells
                 self.complain("is refused")
             return
         if dtype not in FLOATS:
@@ -196,7 +196,7 @@ class Worker:
         self.same(found, run(self.op, back), 1e-4 if exact else 3e-2)
 
     def other_kinds(self, name):
-        """One argument of every kind."""
+        """Passes one argument as every kind of tensor."""
         for kind, _ in kinds(torch.zeros(1)):
 
             def change(tensor, kind=kind):
@@ -205,7 +205,7 @@ class Worker:
             try:
                 given = self.replaced(name, change)
             except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
-                continue  # there is no such tensor
+                continue  # PyTorch has no such tensor
             case = f"{name}, {kind}"
             if kind == "neg":
                 found = self.call(case, given)
@@ -224,7 +224,7 @@ class Worker:
                 self.refused_or_stable(case, given)
 
     def numbers(self, name, kind):
-        """One argument's numbers, one after the other."""
+        """Replaces the numbers of one argument, one after the other."""
         value = self.args[name]
         for number in REALS if "float" in kind else NUMBERS:
             if isinstance(value, list):
@@ -237,7 +237,7 @@ class Worker:
                 self.refused_or_stable(f"{name} = {number}", self.args | {name: number})
 
     def work(self):
-        """All cases."""
+        """Runs all cases."""
         for argument in self.op.default._schema.arguments:
             name, kind = argument.name, str(argument.type)
             if name not in self.args:
@@ -262,10 +262,10 @@ class Worker:
 
 
 def main():
-    """Works through the ops of the command line."""
+    """Tests the ops of the command line."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    # Fresh tensors hold NaN, so that what an op forgets to write shows.
+    # New tensors contain NaN, which reveals elements that an op leaves unwritten.
     torch.use_deterministic_algorithms(True)
     if BYTES is not None:
         resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))

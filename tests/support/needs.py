@@ -1,4 +1,4 @@
-"""Marks of tests that need what some machines lack."""
+"""Marks of tests with requirements that some machines lack."""
 
 import os
 

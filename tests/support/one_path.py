@@ -1,7 +1,7 @@
-"""Modules with an op between weights and a loss, and what training them gives.
+"""Modules with an op between weights and a loss, and the results of training them.
 
-As a program, what another process than the tests' runs: it loads the files of a folder, trains each
-module a step and compares that with what the tests wrote down.
+As a program, this runs in a separate process: it loads the files of a folder, trains each module
+for one step, and compares the results with those that the tests stored.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import detops
 
-# Halves and layouts take the same paths; the names say which calls are further ones of an op.
+# Leaves out calls in half precision and other layouts, which take the same paths, by name.
 TRAINED = {
     call.name.replace("/", " "): call
     for call in CALLS
@@ -24,7 +24,7 @@ TRAINED = {
 
 
 class Weighted(nn.Module):
-    """Multiplies the tensors that an op is differentiable in by weights, and calls the op."""
+    """Multiplies the differentiable inputs of an op by weights, and calls the op."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Weighted(nn.Module):
         generator = torch.Generator().manual_seed(1)
         self.weights = nn.ParameterDict(
             {
-                # A parameter's name holds no dot, and no bracket looks well.
+                # Parameter names must not contain dots, and read better without brackets.
                 _key(wanted): nn.Parameter(1 + torch.rand(1, generator=generator) / 8)
                 for wanted in call.wants
             }
@@ -55,9 +55,9 @@ def inputs(name: str, seed: int = 0) -> tuple[Tensor, ...]:
 
 
 def trained(module: nn.Module, args: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    """The results, the gradients of the weights, and the weights after a step.
+    """Returns the results, the gradients of the weights, and the weights after a step.
 
-    And the gradients of the gradients, where the op has a second derivative.
+    Adds the gradients of the gradients if the op has a second derivative.
     """
     found = module(*args)
     found = [found] if isinstance(found, Tensor) else list(found)
@@ -69,7 +69,7 @@ def trained(module: nn.Module, args: tuple[Tensor, ...]) -> dict[str, Tensor]:
     weights = [p for _, p in sorted(module.named_parameters())]
     grads = torch.autograd.grad(loss, weights, create_graph=True)
     second: list[Tensor | None] = []
-    with contextlib.suppress(RuntimeError):  # that there is no second derivative
+    with contextlib.suppress(RuntimeError):  # the op has no second derivative
         sums = sum(g.square().sum() for g in grads)
         second = list(torch.autograd.grad(sums, weights, allow_unused=True))
     for p, g in zip(weights, grads, strict=True):
@@ -97,7 +97,7 @@ def main(folder: Path) -> None:
             name = path.stem.split("@")[0]
             expected = torch.load(folder / f"{name}.expected")
             try:
-                # An exported program has a plain convolution in its place.
+                # An exported program contains a plain convolution instead.
                 is_conv = name.startswith("winograd") and path.suffix == ".pt2"
                 same(trained(load(path), inputs(name)), expected, 2e-4 if is_conv else 1e-6)
             except Exception as error:

@@ -1,4 +1,4 @@
-"""Writes the table of docs/ops.md: each public op under each of PyTorch's transforms.
+"""Writes the table of docs/ops.md: each public op under each PyTorch transform.
 
 python tests/support/op_transforms.py docs/ops.md
 """
@@ -20,7 +20,7 @@ import detops
 from detops.marks import fill, marks
 
 BEGIN, END = marks("transforms")
-# It gives text: there is nothing to transform.
+# Without masks_to_rle, which returns text: it has nothing to transform.
 PUBLIC = sorted(
     name
     for name in detops.ops.__all__
@@ -31,7 +31,7 @@ REFUSED = (RuntimeError, NotImplementedError, ValueError, TypeError)
 
 
 class Call:
-    """An op as a function of some of the tensors of a valid call; the others stay as they are."""
+    """An op as a function of some of the tensors of a valid call; the others stay fixed."""
 
     def __init__(self, name: str, chosen: Callable[[Tensor], bool], dtype: torch.dtype) -> None:
         given = tree_map_only(
@@ -49,7 +49,7 @@ class Call:
         return tuple(tree_leaves(self.op(**tree_unflatten(leaves, self.spec))))
 
     def only(self, places: list[int]) -> "Call":
-        """The same op, of fewer of the tensors."""
+        """Restricts the op to fewer of the tensors."""
         self.places = [self.places[i] for i in places]
         self.tensors = [self.leaves[i] for i in self.places]
         return self
@@ -60,7 +60,7 @@ def floating(name: str, dtype: torch.dtype = torch.float64) -> Call:
 
 
 def differentiable(name: str) -> Call | None:
-    """The op in those tensors that a gradient reaches, or None."""
+    """Returns the op as a function of the tensors that get a gradient, or None."""
     call = floating(name)
     leaves = [x.clone().requires_grad_() for x in call.tensors]
     results = [r for r in call(*leaves) if r.requires_grad]
@@ -75,7 +75,7 @@ def differentiable(name: str) -> Call | None:
 
 
 def summed(call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
-    """One number of all results, each element with a weight of its own."""
+    """Sums all results to one number, each element with its own weight."""
 
     def total(*tensors: Tensor) -> Tensor:
         results = [r for r in call(*tensors) if r.is_floating_point()]
@@ -110,7 +110,7 @@ def compiles(name: str) -> str:
 
 
 def exports(name: str) -> str:
-    """In both modes, and with the gradients where there is a derivative."""
+    """Exports in both modes, and with gradients if there is a derivative."""
     call, derived = all_tensors(name), differentiable(name)
     for strict in (False, True):
         program = torch.export.export(Module(call), tuple(call.tensors), strict=strict).module()
@@ -146,7 +146,7 @@ def same_gradients(module: Callable[..., tuple[Tensor, ...]], name: str) -> None
 
 
 def scripts(name: str) -> str:
-    """The public function."""
+    """Scripts the public function."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -177,11 +177,11 @@ def kernels_of(call: Callable[..., Any], *tensors: Tensor) -> int:
 
 
 def vmap(name: str) -> str:
-    """Over all tensors that hold numbers or masks; labels and shapes are the same throughout."""
+    """Maps over all tensors of numbers or masks; labels and shapes stay the same."""
     call = Call(name, lambda x: x.is_floating_point() or x.dtype == torch.bool, torch.float32)
     batches = [torch.stack([x, x.flip(0)]) for x in call.tensors]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a loop is slow
+        warnings.simplefilter("ignore")  # PyTorch warns that a loop is slow
         try:
             found = torch.vmap(call)(*batches)
         except REFUSED:
@@ -194,7 +194,7 @@ def vmap(name: str) -> str:
 
 
 def grad(name: str) -> str:
-    """`torch.func.grad`, against a backward pass."""
+    """Compares `torch.func.grad` with a backward pass."""
     call = differentiable(name)
     if call is None:
         return "-"
@@ -206,7 +206,7 @@ def grad(name: str) -> str:
 
 
 def jvp(name: str) -> str:
-    """Forward mode, against the backward pass: both give the same product with any direction."""
+    """Compares forward mode with the backward pass: both give the same directional derivative."""
     call = differentiable(name)
     if call is None:
         return "-"
@@ -223,12 +223,12 @@ def jvp(name: str) -> str:
 
 
 def second(name: str) -> str:
-    """A second backward pass, against differences of the first."""
+    """Compares a second backward pass with differences of the first."""
     call = differentiable(name)
     if call is None:
         return "-"
     leaves = [x.clone().requires_grad_() for x in call.tensors]
-    # A gradient that does not depend on the tensors still has one by what it was multiplied with.
+    # Even a gradient that is independent of the tensors depends on the gradient of the results.
     results = [r for r in call(*leaves) if r.requires_grad]
     weights = [torch.rand_like(r, requires_grad=True) for r in results]
     first = torch.autograd.grad(results, leaves, weights, create_graph=True)
@@ -241,7 +241,7 @@ def second(name: str) -> str:
 
 
 def autocast(name: str) -> str:
-    """What comes of bfloat16 tensors under autocast to bfloat16."""
+    """Returns the result dtype for bfloat16 tensors under autocast to bfloat16."""
     call = floating(name, torch.bfloat16)
     plain = [r.dtype for r in floating(name, torch.float32)(*floating(name, torch.float32).tensors)]
     if not any(dtype.is_floating_point for dtype in plain):
@@ -266,7 +266,7 @@ COLUMNS: dict[str, Callable[[str], str]] = {
 
 
 def row(name: str) -> str:
-    """The op's row; what does not give what it should is an AssertionError."""
+    """Returns the row of an op; a wrong result raises an AssertionError."""
     cells = (f"`{name}`", *(column(name) for column in COLUMNS.values()))
     return f"| {' | '.join(cells)} |"
 

@@ -1,21 +1,21 @@
-"""A browser without a window on the page of `detops serve`."""
+"""A headless browser for the page of `detops serve`."""
 
 import shutil
 from contextlib import contextmanager
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Its own sandbox needs rights that containers do not give.
+# Chromium's sandbox needs privileges that containers lack.
 FLAGS = ("--no-sandbox", "--disable-dev-shm-usage")
 
 
 def find_browser():
-    """The path of a Chromium, or None."""
+    """Returns the path of a Chromium, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @contextmanager
 def browsing():
-    """A Chromium."""
+    """Runs a Chromium."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

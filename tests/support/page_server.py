@@ -27,14 +27,14 @@ DETECT = "/api/detect?model=a"
 
 
 def encoded(format="PNG", image=None, **options):
-    """A picture's file; that of PIXELS by default."""
+    """Encodes an image, PIXELS by default, as the bytes of a file."""
     buffer = io.BytesIO()
     (Image.fromarray(PIXELS) if image is None else image).save(buffer, format, **options)
     return buffer.getvalue()
 
 
 class Finds(nn.Module):
-    """Finds three objects with masks in every image, of scores 0.9, 0.4 and 0.01."""
+    """Finds three objects with masks in every image, with scores 0.9, 0.4 and 0.01."""
 
     def forward(self, images):
         return [self.found(image) for image in images]
@@ -57,7 +57,7 @@ def finds(model=None):
 
 @contextmanager
 def serving(detectors, **options):
-    """The port of a server with these detectors."""
+    """Runs a server with these detectors and yields its port."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         app, limits = create_app(detectors, **options), options.get("limits") or Limits()
@@ -76,13 +76,13 @@ def serving(detectors, **options):
 
 @pytest.fixture(scope="module", name="port")
 def small_server():
-    """The port of a server of two models and a sample, with SMALL limits."""
+    """Runs a server of two models and a sample with SMALL limits, and yields its port."""
     with serving({"a": finds(), "b": finds()}, limits=SMALL, samples={"one": b"pixels"}) as port:
         yield port
 
 
 def send(port, method, path, body=None, headers=()):
-    """Status, headers and content of the answer; JSON is read."""
+    """Returns status, headers and content of the response; JSON is parsed."""
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, body, dict(headers))
@@ -96,7 +96,7 @@ def send(port, method, path, body=None, headers=()):
 
 
 def error_of(port, status, method, path, body=None, headers=()):
-    """The message of an answer that has to be this refusal."""
+    """Returns the message of an error response, which must have this status."""
     found, _, content = send(port, method, path, body, headers)
     assert found == status, content
     assert list(content) == ["error"]
@@ -104,7 +104,7 @@ def error_of(port, status, method, path, body=None, headers=()):
 
 
 def send_raw(port, *pieces, pause=0.0):
-    """What comes back on a connection that these bytes are written to, until it is closed."""
+    """Sends bytes over a connection and returns the response, up to the end of the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         for piece in pieces:
             connection.sendall(piece)

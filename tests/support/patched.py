@@ -1,4 +1,4 @@
-"""What the tests of ``patch_torchvision`` share."""
+"""Helpers for the tests of ``patch_torchvision``."""
 
 import torch
 
@@ -10,7 +10,7 @@ SCORES = torch.tensor([0.5, 0.9, 0.1])
 
 
 def our_ops(function):
-    """The result, and which of our ops ran."""
+    """Returns the result and the names of our ops that ran."""
     cpu = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=cpu, acc_events=True) as profile:
         result = function()

@@ -12,11 +12,11 @@ PACKAGE = Path(detops.__file__).parent  # outside of ROOT under sanitizers and e
 
 
 def environment(*folders, **variables):
-    """Returns an environment whose programs import the tested detops, and this folder's modules.
+    """Returns an environment in which programs import the tested detops and this folder's modules.
 
     Args:
-        folders: further ones to import from, before the others.
-        variables: further ones of the environment.
+        folders: further folders to import from, before the others.
+        variables: further environment variables.
     """
     path = [*folders, PACKAGE.parent, SUPPORT, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, filter(None, path)))} | variables

@@ -1,4 +1,4 @@
-"""Runs tests of packages that stay imported, in processes of their own."""
+"""Runs tests in separate processes, because the packages under test stay imported."""
 
 import subprocess
 import sys
@@ -9,16 +9,16 @@ from paths import SUPPORT, TESTS, environment
 
 
 def needs(*packages):
-    """Skips tests, visibly, where a package is not installed."""
+    """Returns marks that skip tests, visibly, if a package is not installed."""
     missing = [name for name in packages if find_spec(name) is None]
     reason = f"needs {', '.join(missing)}: see tests/peers.txt"
     return [pytest.mark.slow, pytest.mark.skipif(bool(missing), reason=reason)]
 
 
 def python(*arguments, check=True):
-    """Runs Python beside the tests; gives what it printed."""
+    """Runs Python in a separate process and returns its output."""
     kept = {k: v for k, v in environment().items() if not k.startswith("PYTEST_")}
-    # Nothing here may reach for weights.
+    # These tests must not download weights.
     offline = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "1"}
     result = subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -32,7 +32,7 @@ def python(*arguments, check=True):
 
 
 def run_tests(file, *provided):
-    """The tests of a file that pytest does not collect by itself."""
+    """Runs the tests of a file that pytest does not collect by itself."""
     names = ", ".join(map(repr, provided))
     path = str(TESTS / "compat" / file)
     python(

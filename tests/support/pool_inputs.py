@@ -1,4 +1,4 @@
-"""Maps, and RoIs beyond their edges, for the tests of the RoI poolings."""
+"""Feature maps, and RoIs beyond their edges, for the tests of RoI pooling."""
 
 import torch
 
@@ -6,15 +6,15 @@ LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
 def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, device="cpu"):
-    """Random, of a size; wants a gradient."""
+    """Returns a random feature map that requires a gradient."""
     x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
     return x.to(device).contiguous(memory_format=layout).requires_grad_()
 
 
 def map_and_rois(channels, count, dtype, device, layout):
-    """``[2, channels, 9, 11]``, which wants a gradient, and ``[count, 5]``: any corners, in pixels.
+    """Returns a map ``[2, channels, 9, 11]`` that requires a gradient, and RoIs ``[count, 5]``.
 
-    The generator comes last, for what an op takes besides.
+    The RoIs have any corners, in pixels. The generator comes last, for further arguments of an op.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, channels, 9, 11, generator=generator)

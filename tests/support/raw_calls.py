@@ -1,4 +1,4 @@
-"""One small valid call of every op of the schema list, by the names of its arguments."""
+"""One small valid call of every op in the schema list, by argument name."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ MODULATED = dict(
 
 
 def schema_ops() -> list[str]:
-    """All names of ``torch.ops.detops``."""
+    """Returns all names in ``torch.ops.detops``."""
     names = torch._C._dispatch_get_all_op_names()
     return sorted(n.removeprefix("detops::") for n in names if n.startswith("detops::"))
 
 
 def arguments() -> dict[str, Arguments]:
-    """Fresh arguments for each op, the same every time."""
+    """Returns new arguments for each op, with the same values every time."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 
 def nms(boxes, scores, iou_threshold, dtype=np.float32):
-    """The contract to the letter, one pair at a time, IoU rounded to `dtype`."""
+    """Applies the NMS contract literally, one pair at a time, with IoU rounded to `dtype`."""
     b = boxes.cpu().to(torch.float64).numpy().astype(dtype)
     s = scores.cpu().to(torch.float64).numpy()
     # NaN first, then descending, ties in input order.
@@ -33,7 +33,7 @@ def _iou(a, b):
 
 
 def batched_nms(boxes, scores, idxs, iou_threshold, nms):
-    """One class at a time with a given `nms`, merged by score, stably."""
+    """Runs a given `nms` per class and merges the results by a stable sort of the scores."""
     keep = torch.zeros(len(boxes), dtype=torch.bool)
     for label in idxs.unique():
         members = torch.nonzero(idxs == label).squeeze(1)
@@ -56,7 +56,7 @@ def _sample(plane, y, x):
 
 
 def roi_align(input, rois, output_size, spatial_scale, sampling_ratio, aligned):
-    """Every sample of every bin in float64."""
+    """Averages every sample of every bin in float64."""
     ph, pw = output_size
     maps = input.double().numpy()
     out = np.zeros((len(rois), maps.shape[1], ph, pw))
@@ -84,34 +84,34 @@ def roi_align(input, rois, output_size, spatial_scale, sampling_ratio, aligned):
 
 
 def roi_levels(boxes, levels, canonical_scale=224, canonical_level=4, first_level=2):
-    """Equation 1 of "Feature Pyramid Networks", counted from 0."""
+    """Applies equation 1 of "Feature Pyramid Networks"; levels count from 0."""
     side = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).double().sqrt()
     level = torch.floor(canonical_level + torch.log2(side / canonical_scale) + 1e-6)
     return (level - first_level).clamp(0, levels - 1).long()
 
 
 def random_boxes(count, size=100.0, generator=None, dtype=torch.float32):
-    """`count` boxes with positive sides inside a square of `size`."""
+    """Returns `count` boxes with positive sides inside a square of `size`."""
     corner = torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.7
     sides = 1 + torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.3
     return torch.cat([corner, corner + sides], dim=1)
 
 
 def mlp(input, hidden_weights, hidden_bias, output_weights, output_bias):
-    """One hidden layer in plain PyTorch."""
+    """Computes one hidden layer in plain PyTorch."""
     hidden = F.relu(F.linear(input, hidden_weights, hidden_bias[0]))
     return F.linear(hidden, output_weights, output_bias[0])
 
 
 def lltm_cell(input, weights, bias, h, c):
-    """The PyTorch tutorial's LLTM cell in plain PyTorch."""
+    """Computes the LLTM cell of the PyTorch tutorial in plain PyTorch."""
     i, o, g = F.linear(torch.cat([h, input], dim=1), weights, bias).chunk(3, dim=1)
     c = c + F.elu(g) * torch.sigmoid(i)
     return torch.tanh(c) * torch.sigmoid(o), c
 
 
 def lltm(input, weights, bias, h, c):
-    """The cell in a Python loop."""
+    """Runs the cell in a Python loop."""
     outputs = []
     for x in input:
         h, c = lltm_cell(x, weights, bias, h, c)
@@ -121,7 +121,7 @@ def lltm(input, weights, bias, h, c):
 
 
 def ms_deform_attn(value, shapes, locations, weights):
-    """A grid_sample per level in float64, with NaN and infinity far outside."""
+    """Runs grid_sample per level in float64, with NaN and infinity moved far outside."""
     images, _, heads, channels = value.shape
     queries = locations.size(1)
     far = torch.where(locations.isfinite() & (locations.abs() < 1e6), locations, -10).double()
@@ -138,7 +138,7 @@ def ms_deform_attn(value, shapes, locations, weights):
 
 
 def sigmoid_focal_loss(inputs, targets, alpha, gamma):
-    """Equation 5 of "Focal Loss for Dense Object Detection" in float64."""
+    """Computes equation 5 of "Focal Loss for Dense Object Detection" in float64."""
     x, t = inputs.double(), targets.double()
     cross = -(t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x))
     miss = torch.sigmoid(x) * (1 - t) + torch.sigmoid(-x) * t
@@ -147,12 +147,12 @@ def sigmoid_focal_loss(inputs, targets, alpha, gamma):
 
 
 def softmax_focal_loss(inputs, targets, alpha, gamma, weight=None):
-    """The same over a softmax, in float64: a loss for each row, 0 where there is no such class."""
+    """Computes the same over a softmax in float64: one loss per row, 0 for invalid classes."""
     counts = (targets >= 0) & (targets < inputs.size(1))
     place = targets.long().clamp(0, inputs.size(1) - 1)[:, None]
     x = inputs.double()
     other = torch.ones_like(x).scatter(1, place, 0)
-    # Near a probability of 1 its logarithm comes from the other classes.
+    # Near a probability of 1, the other classes give its logarithm.
     own = x.gather(1, place)
     top = own >= x.amax(1, keepdim=True)
     rest = (torch.where(top, x - own, 0).exp() * other).sum(1)
@@ -163,7 +163,7 @@ def softmax_focal_loss(inputs, targets, alpha, gamma, weight=None):
 
 
 def chamfer_distance(points1, points2):
-    """One point after the other, in float64: distances and indices, both ways."""
+    """Returns distances and indices in both directions, point by point in float64."""
     found = []
     for first, second in ((points1, points2), (points2, points1)):
         sets = zip(first.double().tolist(), second.double().tolist(), strict=True)
@@ -186,16 +186,16 @@ def chamfer_distance(points1, points2):
 
 
 def clamp_is_flat_at_its_bound() -> bool:
-    """PyTorch's choice of a derivative there, which changed after 2.11."""
+    """Returns whether clamp has derivative 0 at its bound; PyTorch changed this after 2.11."""
     x = torch.zeros(1, requires_grad=True)
     x.clamp(min=0).backward()
     return bool(x.grad == 0)
 
 
 def not_just_touching(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``[N, M]``: 0 for pairs of boxes whose intersection has a side of exactly 0, else 1.
+    """Returns ``[N, M]``: 0 for pairs whose intersection has a side of exactly 0, else 1.
 
-    The derivative of their overlap is torchvision's on a PyTorch with a flat clamp alone.
+    The derivative of their overlap equals torchvision's only on a PyTorch with a flat clamp.
     """
     if clamp_is_flat_at_its_bound():
         return torch.ones(len(a), len(b))
@@ -204,7 +204,7 @@ def not_just_touching(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def overlap(a, b, mode):
-    """IoU, or with ``iof`` the intersection over the area of ``a``; 0 where there is no number."""
+    """Returns the IoU, or for ``iof`` the intersection over the area of ``a``; 0 if undefined."""
     width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
     meet = width * height if width > 0 and height > 0 else 0.0
     base = (a[2] - a[0]) * (a[3] - a[1])
@@ -215,14 +215,14 @@ def overlap(a, b, mode):
 
 
 def overlaps(boxes1, boxes2, mode):
-    """Of all pairs, in float64."""
+    """Returns the overlaps of all pairs in float64."""
     first, second = boxes1.double().tolist(), boxes2.double().tolist()
     rows = [[overlap(a, b, mode) for b in second] for a in first]
     return torch.tensor(rows, dtype=torch.double).reshape(len(first), len(second))
 
 
 def nms_match(boxes, scores, iou_threshold, dtype=np.float32):
-    """For each box the first kept box, in the order of selection, that suppresses it, or itself."""
+    """Returns for each box the first selected box that suppresses it, or the box itself."""
     kept = nms(boxes, scores, iou_threshold, dtype).tolist()
     b = boxes.cpu().to(torch.float64).numpy().astype(dtype)
     match = list(range(len(b)))

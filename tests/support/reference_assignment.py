@@ -6,11 +6,11 @@ import torch
 
 
 def linear_assignment(cost):
-    """Tries all matchings of one image; the most pairs with a cost, and of those the least sum."""
+    """Tries all matchings of one image for the most valid pairs, then for the least sum."""
     queries, objects = cost.shape
     rows = cost.double().tolist()
     best, chosen = (0, 0.0), [-1] * queries
-    # An object above M is none.
+    # An index of M or more means no object.
     for order in set(permutations([*range(objects), *[objects] * queries], queries)):
         pairs = [(q, o) for q, o in enumerate(order) if o < objects]
         costs = [rows[q][o] for q, o in pairs]
@@ -23,7 +23,7 @@ def linear_assignment(cost):
 
 
 def total(cost, objects):
-    """The number of pairs, and the sum of their costs."""
+    """Returns the number of pairs and the sum of their costs."""
     queries = (objects >= 0).nonzero().squeeze(1)
     chosen = objects[queries]
     assert len(chosen.unique()) == len(chosen)

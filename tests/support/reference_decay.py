@@ -1,10 +1,10 @@
-"""Soft-NMS and matrix NMS as their papers write them."""
+"""Soft-NMS and matrix NMS, written as in their papers."""
 
 import numpy as np
 
 
 def iou_matrix(boxes, dtype):
-    """IoU of all pairs, 0 where it has no value."""
+    """Returns the IoU of all pairs, 0 where undefined."""
     b = boxes.astype(dtype)
     area = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
     zero = dtype(0)
@@ -17,7 +17,7 @@ def iou_matrix(boxes, dtype):
 
 
 def soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, dtype=np.float32):
-    """The loop of the paper, one box at a time; scores and overlaps in `dtype`."""
+    """Runs the loop of the paper, one box at a time, with scores and overlaps in `dtype`."""
     iou = iou_matrix(boxes, dtype)
     left = {i: s for i, s in enumerate(scores.astype(dtype)) if s >= dtype(min_score)}
     keep, kept_scores = [], []
@@ -39,7 +39,7 @@ def soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, dtype=np.fl
 
 
 def matrix_nms(boxes, scores, idxs, sigma, min_score, method):
-    """The matrices of the paper, in float64, without anything that has no value."""
+    """Computes the matrices of the paper in float64, with undefined values replaced."""
     order = np.argsort(-scores, kind="stable")
     same = idxs[order][:, None] == idxs[order]
     iou = np.triu(iou_matrix(boxes[order], np.float64) * same, k=1)

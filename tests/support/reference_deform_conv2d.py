@@ -1,18 +1,18 @@
-"""Deformable convolution, written for obviousness."""
+"""A slow, obvious deformable convolution."""
 
 import torch
 from torch import Tensor
 
 
 def sample(image: Tensor, y: Tensor, x: Tensor, edge_gradient: bool) -> Tensor:
-    """Bilinear samples of ``image [C, H, W]`` at ``y, x [P]``, zeros outside: ``[C, P]``.
+    """Returns bilinear samples ``[C, P]`` of ``image [C, H, W]`` at ``y, x [P]``, zeros outside.
 
-    A sample at exactly -1 is zero. Its derivative by its place is for torchvision that of the side
-    within the image, and for detectron2, mmcv and maskrcnn-benchmark, whose formulas begin with
-    ``if (y <= -1 || y >= height || ...) return 0``, zero.
+    A sample at exactly -1 is zero. For torchvision, its derivative by position is that of the side
+    within the image. For detectron2, mmcv and maskrcnn-benchmark it is zero: their formulas begin
+    with ``if (y <= -1 || y >= height || ...) return 0``.
     """
     height, width = image.shape[1:]
-    # Comparing with NaN is false.
+    # Comparisons with NaN are false.
     if edge_gradient:
         counts = (y >= -1) & (y < height) & (x >= -1) & (x < width)
     else:
@@ -39,7 +39,7 @@ def deform_conv2d(
     mask: Tensor | None = None,
     edge_gradient: bool = True,
 ) -> Tensor:
-    """Kernel point by kernel point, differentiable; by torchvision's rule, or see ``sample``."""
+    """Sums over kernel points, differentiably, by torchvision's rule; ``sample`` has the other."""
     outputs, per_group, kernel_height, kernel_width = weight.shape
     images, channels = input.shape[:2]
     points = kernel_height * kernel_width

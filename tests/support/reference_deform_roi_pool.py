@@ -7,7 +7,7 @@ from reference import _sample
 
 
 def deform_roi_pool(input, rois, offset, output_size, spatial_scale, sampling_ratio, gamma):
-    """Every sample of every bin in float64."""
+    """Averages every sample of every bin in float64."""
     ph, pw = output_size
     maps = input.double().numpy()
     out = torch.zeros(len(rois), maps.shape[1], ph, pw, dtype=torch.float64)

@@ -1,6 +1,6 @@
-"""Inference of detectron2's R-CNNs and RetinaNet on a ResNet-50, slowly, from its own state dict.
+"""Slow inference of detectron2 R-CNNs and RetinaNet on a ResNet-50, from its own state dict.
 
-Boxes are thinned one by one, pooled one by one, pasted one by one.
+NMS, pooling and pasting process one box at a time.
 """
 
 import math
@@ -18,7 +18,7 @@ LIMIT = math.log(1000 / 16)
 
 
 def size_of(height, width, small, large):
-    """Its ResizeShortestEdge."""
+    """Computes the size like ResizeShortestEdge."""
     scale = small * 1.0 / min(height, width)
     if height < width:
         tall, wide = small, scale * width
@@ -31,7 +31,7 @@ def size_of(height, width, small, large):
 
 
 def prepare(picture, small, large, mean=MEAN):
-    """Bytes ``[h, w, 3]``, RGB, to BGR in 0..255, less the mean."""
+    """Resizes RGB bytes ``[h, w, 3]`` to BGR in 0..255, minus the mean."""
     height, width = size_of(*picture.shape[:2], small, large)
     resized = Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR)
     bgr = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
@@ -39,14 +39,14 @@ def prepare(picture, small, large, mean=MEAN):
 
 
 def batch_of(images):
-    """Zeros to the right and below, sides that 32 divides."""
+    """Pads images with zeros, right and below, to sides divisible by 32."""
     height = -(-max(i.shape[1] for i in images) // 32) * 32
     width = -(-max(i.shape[2] for i in images) // 32) * 32
     return torch.stack([F.pad(i, (0, width - i.shape[2], 0, height - i.shape[1])) for i in images])
 
 
 def conv(state, name, x, stride=1, learn=False):
-    """A convolution, and the batch norm of its name, which takes its statistics if it learns."""
+    """Runs a convolution and its batch norm, which stores its statistics if ``learn`` is set."""
     weight = state[f"{name}.weight"]
     x = F.conv2d(x, weight, state.get(f"{name}.bias"), stride, weight.shape[-1] // 2)
     if f"{name}.norm.weight" not in state:
@@ -62,7 +62,7 @@ def conv(state, name, x, stride=1, learn=False):
 
 
 def body(state, x, learn=False, stride_in_1x1=True):
-    """res2 to res5."""
+    """Returns res2 to res5."""
     root = "backbone.bottom_up"
     x = F.max_pool2d(conv(state, f"{root}.stem.conv1", x, 2, learn).relu(), 3, 2, 1)
     maps = []
@@ -82,7 +82,7 @@ def body(state, x, learn=False, stride_in_1x1=True):
 
 
 def pyramid(state, maps, retinanet=False):
-    """p2 to p6, or p3 to p7."""
+    """Returns p2 to p6, or p3 to p7 for RetinaNet."""
     levels = range(3, 6) if retinanet else range(2, 6)
     merged = {}
     for level in reversed(levels):
@@ -97,7 +97,7 @@ def pyramid(state, maps, retinanet=False):
 
 
 def cell_anchors(sizes, ratios=RATIOS):
-    """About (0, 0), size by size, in fractions of pixels."""
+    """Returns unrounded anchors about (0, 0), size by size."""
     found = []
     for size in sizes:
         for ratio in ratios:
@@ -108,7 +108,7 @@ def cell_anchors(sizes, ratios=RATIOS):
 
 
 def anchors_of(sizes, level, stride):
-    """Of a map ``[N, C, H, W]``: the first cell's are about the image's corner."""
+    """Returns the anchors of a map ``[N, C, H, W]``, the first cell's about the image corner."""
     cell = cell_anchors(sizes)
     return torch.cat(
         [
@@ -120,13 +120,13 @@ def anchors_of(sizes, level, stride):
 
 
 def by_anchor(x, values):
-    """One image's ``[A * values, H, W]`` to ``[H * W * A, values]``."""
+    """Reorders one image's ``[A * values, H, W]`` to ``[H * W * A, values]``."""
     anchors = x.shape[0] // values
     return x.view(anchors, values, *x.shape[1:]).permute(2, 3, 0, 1).reshape(-1, values)
 
 
 def decode(deltas, boxes, weights):
-    """``[N, 4]`` of each."""
+    """Decodes deltas ``[N, 4]`` of boxes ``[N, 4]``."""
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     x, y = boxes[:, 0] + 0.5 * width, boxes[:, 1] + 0.5 * height
     dx, dy, dw, dh = (deltas / torch.tensor(weights)).unbind(1)
@@ -136,18 +136,18 @@ def decode(deltas, boxes, weights):
 
 
 def clip(boxes, size):
-    """Corners from 0 to width or height, both included."""
+    """Clips corners to 0 up to width or height, both inclusive."""
     height, width = size
     return torch.minimum(boxes.clamp(min=0), torch.tensor([width, height] * 2).to(boxes))
 
 
 def solid(boxes):
-    """Which have an area."""
+    """Returns which boxes have an area."""
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
 def nms(boxes, scores, kinds, threshold):
-    """Best first; a box falls above the threshold, of its kind alone."""
+    """Keeps the best boxes first; suppresses boxes of the same kind above the threshold."""
     left = scores.argsort(descending=True, stable=True)
     area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     kept = []
@@ -163,7 +163,7 @@ def nms(boxes, scores, kinds, threshold):
 
 
 def rpn_outputs(state, features):
-    """Per level logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]``."""
+    """Returns per level logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]``."""
     root = "proposal_generator.rpn_head"
     hidden = [conv(state, f"{root}.conv", x).relu() for x in features]
     logits = [conv(state, f"{root}.objectness_logits", x) for x in hidden]
@@ -171,7 +171,7 @@ def rpn_outputs(state, features):
 
 
 def propose(state, features, sizes, anchor_sizes, before, after):
-    """Per image ``[n, 4]``: the best of all levels."""
+    """Returns the best boxes ``[n, 4]`` of all levels per image."""
     logits, deltas = rpn_outputs(state, features)
     found = []
     for i, size in enumerate(sizes):
@@ -192,14 +192,14 @@ def propose(state, features, sizes, anchor_sizes, before, after):
 
 
 def level_of(box, canonical=224):
-    """2 to 5."""
+    """Returns a level from 2 to 5."""
     side = ((box[2] - box[0]) * (box[3] - box[1])).sqrt()
     level = torch.floor(4 + torch.log2(side / canonical + np.finfo(float).eps))
     return int(level.clamp(2, 5))
 
 
 def pool(features, boxes, output_size, canonical=224):
-    """Lists: a level each, an image's boxes each."""
+    """Pools from a list of levels with a list of boxes per image."""
     rows = []
     for image, own in enumerate(boxes):
         for box in own:
@@ -214,7 +214,7 @@ def pool(features, boxes, output_size, canonical=224):
 
 
 def box_outputs(state, pooled):
-    """Logits ``[K, C + 1]``, the background last, and deltas ``[K, 4 C]``."""
+    """Returns logits ``[K, C + 1]``, the background last, and deltas ``[K, 4 C]``."""
     x = pooled.flatten(1)
     for name in ("fc1", "fc2"):
         root = f"roi_heads.box_head.{name}"
@@ -226,7 +226,7 @@ def box_outputs(state, pooled):
 
 
 def detect(logits, deltas, proposals, size, score_thresh, threshold, most):
-    """One image's boxes, scores and classes, from 0, best first."""
+    """Returns boxes, scores and classes (from 0) of one image, best first."""
     probabilities = logits.softmax(1)[:, :-1]
     boxes, scores, classes = [], [], []
     for label in range(probabilities.size(1)):
@@ -242,7 +242,7 @@ def detect(logits, deltas, proposals, size, score_thresh, threshold, most):
 
 
 def mask_outputs(state, pooled):
-    """Logits ``[K, C, 2 M, 2 M]``."""
+    """Returns logits ``[K, C, 2 M, 2 M]``."""
     root, x = "roi_heads.mask_head", pooled
     for i in range(1, 5):
         x = conv(state, f"{root}.mask_fcn{i}", x).relu()
@@ -251,7 +251,7 @@ def mask_outputs(state, pooled):
 
 
 def paste(mask, box, size):
-    """Probabilities ``[M, M]`` in an image: not yet compared with the threshold, by >=."""
+    """Pastes probabilities ``[M, M]`` into an image; the threshold applies later, by >=."""
     height, width = size
     x1, y1, x2, y2 = box
     y = (torch.arange(height) + 0.5 - y1) / (y2 - y1) * 2 - 1
@@ -261,7 +261,7 @@ def paste(mask, box, size):
 
 
 def in_picture(found, size, picture):
-    """Boxes of a batch's image in its picture; what is without area there falls."""
+    """Scales boxes from the batch to the picture; drops those without area there."""
     height, width = picture.shape[:2]
     factors = torch.tensor([width / size[1], height / size[0]]).repeat(2)
     found["boxes"] = clip(found["boxes"] * factors, (height, width))
@@ -277,9 +277,9 @@ def in_picture(found, size, picture):
 
 
 def rcnn(state, pictures, settings, learn=False):
-    """Per picture its ``boxes``, ``scores``, ``classes``, and ``masks`` if there is such a head.
+    """Returns ``boxes``, ``scores``, ``classes`` per picture, and ``masks`` if the net has masks.
 
-    If it learns, norms take the statistics of the pictures, and predictors a spread.
+    With ``learn``, norms store the statistics of the pictures, and predictors get a spread.
     """
     images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
     sizes = [tuple(i.shape[1:]) for i in images]
@@ -321,7 +321,7 @@ def rcnn(state, pictures, settings, learn=False):
 
 
 def retinanet_outputs(state, features):
-    """Per level logits ``[N, A C, H, W]`` and deltas ``[N, 4 A, H, W]``."""
+    """Returns per level logits ``[N, A C, H, W]`` and deltas ``[N, 4 A, H, W]``."""
     found = []
     for kind, last in (("cls", "cls_score"), ("bbox", "bbox_pred")):
         outputs = []
@@ -334,7 +334,7 @@ def retinanet_outputs(state, features):
 
 
 def retinanet(state, pictures, settings, learn=False):
-    """As above."""
+    """Returns ``boxes``, ``scores`` and ``classes`` per picture, like ``rcnn``."""
     images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
     features = pyramid(state, body(state, batch_of(images), learn), retinanet=True)
     if learn:
@@ -365,7 +365,7 @@ def retinanet(state, pictures, settings, learn=False):
 
 
 def spread(state, layer, outputs, wanted, mean=0.0):
-    """Gives the outputs, channels second, such a deviation, and each channel such a mean."""
+    """Rescales a layer to this deviation of its outputs (channels second) and channel mean."""
     outputs = torch.cat([x.movedim(1, -1).flatten(0, -2) for x in outputs])
     scale = wanted / (outputs - outputs.mean(0)).std()
     state[f"{layer}.weight"] *= scale

@@ -1,4 +1,4 @@
-"""Slow, obvious versions of the ops on whole maps: the oracles."""
+"""Slow, obvious versions of the ops on whole feature maps: the oracles."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 def point_sample(input, points):
-    """Pixel by pixel in float64, with Python's floor; zeros beyond the border."""
+    """Samples pixel by pixel in float64, with Python's floor; zeros beyond the border."""
     images, channels, height, width = input.shape
     x = input.double()
     rows = []
@@ -26,7 +26,7 @@ def point_sample(input, points):
 
 
 def carafe(features, masks, kernel_size, group_size, scale_factor):
-    """Output pixel by output pixel in float64."""
+    """Computes one output pixel at a time in float64."""
     channels = features.size(1) // group_size
     radius, k, s = kernel_size // 2, kernel_size, scale_factor
     x = F.pad(features.double(), (radius,) * 4)
@@ -40,7 +40,7 @@ def carafe(features, masks, kernel_size, group_size, scale_factor):
 
 
 def masked_conv2d(features, mask, weight, bias, stride, padding):
-    """The whole convolution in float64, and zeros after that."""
+    """Computes the whole convolution in float64, then sets zeros outside the mask."""
     bias = None if bias is None else bias.double()
     whole = F.conv2d(features.double(), weight.double(), bias, stride, padding)
     return torch.where((mask > 0)[:, None], whole, 0.0)

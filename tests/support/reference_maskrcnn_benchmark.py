@@ -1,4 +1,4 @@
-"""Inference of maskrcnn-benchmark, slowly: boxes contain their second corner throughout."""
+"""Slow inference of maskrcnn-benchmark: boxes contain their second corner throughout."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def size_of(height, width, small, large):
-    """Its transforms.Resize.get_size."""
+    """Computes the size like transforms.Resize.get_size."""
     shorter, longer = float(min(width, height)), float(max(width, height))
     size = small
     if longer / shorter * size > large:
@@ -20,7 +20,7 @@ def size_of(height, width, small, large):
 
 
 def prepare(picture, small, large, mean):
-    """Bytes ``[h, w, 3]`` to BGR in 0..255, less the mean."""
+    """Resizes RGB bytes ``[h, w, 3]`` to BGR in 0..255, minus the mean."""
     height, width = size_of(*picture.shape[:2], small, large)
     resized = Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR)
     bgr = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
@@ -28,7 +28,7 @@ def prepare(picture, small, large, mean):
 
 
 def cell_anchors(stride, size, ratios):
-    """Of one cell whose pixels are 0 to stride - 1."""
+    """Returns the anchors of one cell with pixels 0 to stride - 1."""
     found = []
     for ratio in ratios:
         width = np.round(np.sqrt(stride * stride / ratio))
@@ -48,7 +48,7 @@ def anchors_of(cell, shape, stride):
 
 
 def decode(deltas, boxes, weights):
-    """``[N, 4]`` of each."""
+    """Decodes deltas ``[N, 4]`` of boxes ``[N, 4]``."""
     width, height = boxes[:, 2] - boxes[:, 0] + 1, boxes[:, 3] - boxes[:, 1] + 1
     x, y = boxes[:, 0] + 0.5 * width, boxes[:, 1] + 0.5 * height
     dx, dy, dw, dh = (deltas / torch.tensor(weights)).unbind(1)
@@ -66,7 +66,7 @@ def clip(boxes, size):
 
 
 def nms(boxes, scores, threshold):
-    """Best first; a box falls above the threshold."""
+    """Keeps the best boxes first; suppresses boxes above the threshold."""
     left = scores.argsort(descending=True, stable=True).tolist()
     area = (boxes[:, 2:] - boxes[:, :2] + 1).prod(1)
     kept = []
@@ -82,7 +82,7 @@ def nms(boxes, scores, threshold):
 
 
 def propose(logits, deltas, anchors, size, before, after, over_levels, threshold):
-    """One image: per level ``[A]``, ``[A, 4]`` and ``[A, 4]``."""
+    """Proposes boxes of one image from ``[A]``, ``[A, 4]`` and ``[A, 4]`` per level."""
     boxes, scores = [], []
     for logit, delta, anchor in zip(logits, deltas, anchors, strict=True):
         score, index = logit.sigmoid().topk(min(before, len(logit)))
@@ -95,7 +95,7 @@ def propose(logits, deltas, anchors, size, before, after, over_levels, threshold
 
 
 def pool(features, boxes, output_size, scales, sampling_ratio):
-    """Lists: a level each, an image's boxes each."""
+    """Pools from a list of levels with a list of boxes per image."""
     finest, coarsest = -int(np.log2(scales[0])), -int(np.log2(scales[-1]))
     rows = []
     for image, own in enumerate(boxes):
@@ -111,7 +111,7 @@ def pool(features, boxes, output_size, scales, sampling_ratio):
 
 
 def detect(logits, deltas, proposals, size, score_thresh, threshold, weights):
-    """One image's boxes, scores and labels, best first."""
+    """Returns boxes, scores and labels of one image, best first."""
     found = []
     probabilities = logits.softmax(1)
     for label in range(1, logits.size(1)):
@@ -126,7 +126,7 @@ def detect(logits, deltas, proposals, size, score_thresh, threshold, weights):
 
 
 def paste(mask, box, size):
-    """Its Masker: a mask ``[M, M]`` of probabilities, with a padding of one."""
+    """Pastes a mask ``[M, M]`` of probabilities like its Masker, with a padding of one."""
     height, width = size
     cells = mask.size(0)
     padded = torch.nn.functional.pad(mask, (1, 1, 1, 1))

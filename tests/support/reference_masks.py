@@ -6,7 +6,7 @@ import torch
 
 
 def masks_to_boxes(masks):
-    """Every pixel of every mask."""
+    """Scans every pixel of every mask."""
     boxes = torch.zeros(len(masks), 4)
     for n, mask in enumerate(masks.cpu().tolist()):
         found = [(x, y) for y, row in enumerate(mask) for x, value in enumerate(row) if value != 0]
@@ -17,7 +17,7 @@ def masks_to_boxes(masks):
 
 
 def _along(first, last, cells, pixel):
-    """The weights of the cells, and whether a mask reaches the pixel at all."""
+    """Returns the weights of the cells, or an empty dict if the mask misses the pixel."""
     if not (last > first and math.isfinite(last - first)):
         return {}
     x = (pixel + 0.5 - first) / (last - first) * cells - 0.5
@@ -28,7 +28,7 @@ def _along(first, last, cells, pixel):
 
 
 def paste(masks, boxes, height, width):
-    """Every pixel in float64; -inf where a mask does not reach."""
+    """Pastes every pixel in float64; -inf where the mask does not reach."""
     result = torch.full((len(masks), height, width), -math.inf, dtype=torch.float64)
     h, w = masks.shape[-2:]
     values = masks.double().reshape(-1, h, w).tolist()
@@ -48,7 +48,7 @@ def paste(masks, boxes, height, width):
 
 
 def mask_iou(masks1, masks2, mode="iou"):
-    """Sets of pixels, pair by pair, divided in float64 and rounded."""
+    """Compares sets of pixels pair by pair; divides in float64 and rounds."""
     pixels = [
         [set(m.flatten().nonzero().squeeze(1).tolist()) for m in masks.cpu()]
         for masks in (masks1, masks2)
@@ -62,7 +62,7 @@ def mask_iou(masks1, masks2, mode="iou"):
 
 
 def mask_nms(masks, scores, iou_threshold):
-    """One mask at a time against those that are kept."""
+    """Compares one mask at a time with the kept masks."""
     iou = mask_iou(masks, masks).double()
     rows = scores.double().tolist()
     order = sorted(

@@ -1,4 +1,4 @@
-"""The largest of some bilinear samples, slow and obvious: the oracle of two ops."""
+"""Slow, obvious maxima of bilinear samples: the oracle of two ops."""
 
 import math
 
@@ -7,7 +7,7 @@ from reference import _sample
 
 
 def largest_sample(plane, ys, xs):
-    """Its value and its place; 0 and None where the largest lies beyond the map."""
+    """Returns the largest value and its position; 0 and None if it lies beyond the map."""
     height, width = plane.shape
     best, place, first, beyond = -math.inf, None, None, not ys or not xs
     for y in ys:
@@ -25,7 +25,7 @@ def largest_sample(plane, ys, xs):
 
 
 def roi_align_max(input, rois, output_size, spatial_scale, sampling_ratio, aligned):
-    """Every sample of every bin in float64: the maxima, and their places [K, C, ph, pw, 2]."""
+    """Returns the maxima of the bins in float64, and their positions [K, C, ph, pw, 2]."""
     ph, pw = output_size
     maps = input.double().numpy()
     out = torch.zeros(len(rois), maps.shape[1], ph, pw, dtype=torch.float64)
@@ -51,7 +51,7 @@ def roi_align_max(input, rois, output_size, spatial_scale, sampling_ratio, align
 
 
 def borders(box, pool_size):
-    """The sample coordinates (ys, xs) of the top, left, bottom and right border."""
+    """Returns the sample coordinates (ys, xs) of the top, left, bottom and right border."""
     x1, y1, x2, y2 = box
     right = [x1 + i * (x2 - x1) / pool_size for i in range(pool_size + 1)]
     down = [y1 + i * (y2 - y1) / pool_size for i in range(pool_size + 1)]
@@ -61,7 +61,7 @@ def borders(box, pool_size):
 
 
 def border_align(input, boxes, pool_size):
-    """The maxima, and the numbers of their samples, -1 beyond the map."""
+    """Returns the maxima and the indices of their samples, -1 beyond the map."""
     maps, channels = input.double().numpy(), input.size(1) // 4
     out = torch.zeros(len(maps), channels, boxes.size(1), 4, dtype=torch.float64)
     numbers = torch.full(out.shape, -1, dtype=torch.int32)

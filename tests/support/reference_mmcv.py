@@ -1,4 +1,4 @@
-"""mmcv's ops where they differ from ours, written for obviousness, in float32 like its kernels."""
+"""Slow, obvious versions of mmcv ops that differ from ours, in float32 like its kernels."""
 
 import math
 
@@ -10,7 +10,7 @@ F = np.float32
 
 
 def iou(a, b, offset=0):
-    """A box with ``offset`` 1 contains its last pixel."""
+    """Returns the IoU; with ``offset`` 1 a box contains its last pixel."""
     one = F(offset)
     w = max(F(0), min(a[2], b[2]) - max(a[0], b[0]) + one)
     h = max(F(0), min(a[3], b[3]) - max(a[1], b[1]) + one)
@@ -20,7 +20,7 @@ def iou(a, b, offset=0):
 
 
 def nms(boxes, scores, threshold, offset=0, at_threshold=False):
-    """Indices by descending score. ``at_threshold``: what reaches the threshold falls, too."""
+    """Returns indices by descending score; ``at_threshold`` also suppresses at the threshold."""
     boxes, threshold = boxes.numpy(), F(threshold)
     kept = []
     for i in scores.sort(descending=True, stable=True).indices.tolist():
@@ -31,7 +31,7 @@ def nms(boxes, scores, threshold, offset=0, at_threshold=False):
 
 
 def nms_match(dets, threshold):
-    """Groups of indices, the kept box first; what reaches its threshold falls."""
+    """Returns groups of indices, the kept box first; reaching the threshold suppresses a box."""
     boxes, threshold = dets[:, :4].numpy(), F(threshold)
     rest = dets[:, 4].sort(descending=True, stable=True).indices.tolist()
     groups = []
@@ -44,7 +44,7 @@ def nms_match(dets, threshold):
 
 
 def soft_nms(boxes, scores, threshold, sigma, min_score, method, offset=0):
-    """A list in which the selected box changes places, and the last box fills a gap."""
+    """Keeps a list: the first box replaces the selected one, the last box fills a gap."""
     rest = [(box, F(score), i) for i, (box, score) in enumerate(zip(boxes, scores, strict=True))]
     selected = []
     while rest:
@@ -73,7 +73,7 @@ def soft_nms(boxes, scores, threshold, sigma, min_score, method, offset=0):
 
 
 def box_iou_rotated(boxes1, boxes2, mode="iou", clockwise=True):
-    """Radians; ``iof`` is the intersection over the area of the first box."""
+    """Returns overlaps of boxes in radians; ``iof`` divides by the area of the first box."""
     sign = -1 if clockwise else 1
 
     def degrees(box):
@@ -93,7 +93,7 @@ def box_iou_rotated(boxes1, boxes2, mode="iou", clockwise=True):
 
 
 def roi_pool(input, rois, size, scale):
-    """Bins between corners that are not rounded, the last pixel of a box inside it."""
+    """Pools bins between unrounded corners; a box contains its last pixel."""
     maps, scale = input.numpy(), F(scale)
     height, width = maps.shape[2:]
     output = np.zeros((len(rois), maps.shape[1], *size), dtype=np.float32)
@@ -138,7 +138,7 @@ def _sample(plane, y, x):
 
 
 def roi_align_rotated(input, rois, size, scale, sampling_ratio, aligned, clockwise):
-    """A grid turned by radians; without ``aligned`` a side is at least a pixel."""
+    """Samples a grid rotated by radians; without ``aligned`` a side is at least a pixel."""
     maps = input.double().numpy()
     output = torch.zeros(len(rois), input.size(1), *size, dtype=torch.double)
     for k, (image, cx, cy, w, h, angle) in enumerate(rois.double().tolist()):
@@ -164,7 +164,7 @@ def roi_align_rotated(input, rois, size, scale, sampling_ratio, aligned, clockwi
 
 
 def sigmoid_focal_loss(input, target, gamma, alpha, weight=None):
-    """Any class that is not one of the columns is the background."""
+    """Treats any class that is not one of the columns as background."""
     rows = []
     for x, t in zip(input.double(), target.tolist(), strict=True):
         row = []
@@ -180,7 +180,7 @@ def sigmoid_focal_loss(input, target, gamma, alpha, weight=None):
 
 
 def softmax_focal_loss(input, target, gamma, alpha, weight=None):
-    """A negative class is ignored."""
+    """Ignores negative classes."""
     rows = []
     for x, t in zip(input.double().softmax(1), target.tolist(), strict=True):
         if t < 0:
@@ -192,7 +192,7 @@ def softmax_focal_loss(input, target, gamma, alpha, weight=None):
 
 
 def corners(plane, y, x):
-    """What a sample weights: (row, column, weight); nothing beyond a pixel from the map."""
+    """Returns (row, column, weight) of a sample; empty beyond a pixel from the map."""
     height, width = plane.shape
     if y < -1 or y > height or x < -1 or x > width:
         return []
@@ -210,7 +210,7 @@ def corners(plane, y, x):
 
 
 def largest(plane, places):
-    """The value at the first of the largest of some places (y, x), and what it weights."""
+    """Returns the value of the first largest sample at positions (y, x), and its weights."""
     best, at = -math.inf, []
     for y, x in places:
         weights = corners(plane, y, x)
@@ -221,7 +221,7 @@ def largest(plane, places):
 
 
 def roi_align_max(x, rois, size, scale, ratio, aligned, slope):
-    """The maxima, and the gradient of the map where that of a maximum is ``slope`` of it."""
+    """Returns the maxima, and the map's gradient if that of a maximum is ``slope(maximum)``."""
     shift = 0.5 if aligned else 0.0
     pooled, grad = x.new_zeros(len(rois), x.size(1), *size), torch.zeros_like(x)
     for k, (b, x1, y1, x2, y2) in enumerate(rois.tolist()):
@@ -250,7 +250,7 @@ def roi_align_max(x, rois, size, scale, ratio, aligned, slope):
 
 
 def border_align(x, boxes, pool_size, slope):
-    """As roi_align_max. A border's samples are added up step by step."""
+    """Returns the same as roi_align_max; accumulates the coordinates of a border step by step."""
     channels = x.size(1) // 4
     pooled, grad = x.new_zeros(len(x), channels, boxes.size(1), 4), torch.zeros_like(x)
     for b, k, border, c in np.ndindex(len(x), boxes.size(1), 4, channels):
@@ -270,13 +270,13 @@ def border_align(x, boxes, pool_size, slope):
 
 
 def _over_unit(low, high):
-    """The integrals of 1 - t and of t from low to high."""
+    """Returns the integrals of 1 - t and of t from low to high."""
     second = (high * high - low * low) / 2
     return high - low - second, second
 
 
 def prroi_pool(x, rois, size, scale):
-    """Square by square between four pixels, what lies outside the map being 0."""
+    """Integrates square by square between four pixels, with 0 outside the map."""
     maps = np.pad(x.double().numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)))
     height, width = x.shape[2:]
     pooled = torch.zeros(len(rois), x.size(1), *size, dtype=torch.float64)
@@ -298,7 +298,7 @@ def prroi_pool(x, rois, size, scale):
 
 
 def active_rotated_filter(input, indices):
-    """Each weight to its place in each rotation, a filter after the other."""
+    """Moves each weight to its position in each rotation, one filter after the other."""
     entries, rotations = indices[..., 0].numel(), indices.size(3)
     output = torch.zeros(len(input), rotations, input.size(1), entries, dtype=torch.double)
     for entry, places in enumerate(indices.reshape(entries, rotations).tolist()):
@@ -308,7 +308,7 @@ def active_rotated_filter(input, indices):
 
 
 def rotated_feature_align(features, boxes, scale, points):
-    """Boxes are (cy, cx, w, h, radians), clockwise."""
+    """Aligns features to boxes (cy, cx, w, h, radians), clockwise."""
     maps, output = features.double().numpy(), features.double().clone()
     for n, i, j in torch.cartesian_prod(*map(torch.arange, boxes.shape[:3])).tolist():
         cy, cx, w, h, angle = boxes[n, i, j].double().tolist()
@@ -322,7 +322,7 @@ def rotated_feature_align(features, boxes, scale, points):
 
 
 def riroi_align_rotated(features, rois, size, scale, samples, orientations, clockwise):
-    """A RoI of radians, then its orientations; which turn the same way with ``clockwise``."""
+    """Pools RoIs in radians, then blends orientations, which ``clockwise`` does not reverse."""
     pooled = roi_align_rotated(features, rois, size, scale, samples, False, clockwise)
     output = torch.empty_like(pooled)
     for k, angle in enumerate(rois[:, 5].double().tolist()):

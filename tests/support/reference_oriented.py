@@ -1,4 +1,4 @@
-"""Slow, obvious versions of the ops of oriented features: one weight or sample at a time."""
+"""Slow, obvious versions of the ops on oriented features: one weight or sample at a time."""
 
 import math
 
@@ -7,7 +7,7 @@ from reference import _sample
 
 
 def active_rotated_filter(input, indices):
-    """Each weight to its place in each rotation."""
+    """Moves each weight to its position in each rotation."""
     outputs, inputs, entries = *input.shape[:2], input[0, 0].numel()
     rotations = indices.size(3)
     turned = torch.zeros(outputs, rotations, inputs, entries, dtype=torch.double)
@@ -19,13 +19,13 @@ def active_rotated_filter(input, indices):
 
 
 def rotated_feature_align(features, boxes, scale, points):
-    """The pixel, the centre of its box and, with 5 points, the corners."""
+    """Adds samples at the centre of a pixel's box and, with 5 points, at the corners."""
     maps = features.detach().double().numpy()
     output = features.detach().double().clone()
     for n, i, j in torch.cartesian_prod(*map(torch.arange, boxes.shape[:3])).tolist():
         cx, cy, w, h, angle = boxes[n, i, j].double().tolist()
         cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-        # Along the side w, (cos, -sin), and along h, (sin, cos).
+        # Side w points along (cos, -sin), side h along (sin, cos).
         corners = [(u * w / 2, v * h / 2) for u in (-1, 1) for v in (-1, 1)]
         for u, v in [(0, 0), *corners][:points]:
             x, y = (cx + u * cos + v * sin) * scale, (cy - u * sin + v * cos) * scale
@@ -35,7 +35,7 @@ def rotated_feature_align(features, boxes, scale, points):
 
 
 def riroi_align_rotated(input, rois, output_size, scale, ratio, orientations, clockwise):
-    """Samples of a turned grid, each from two orientations."""
+    """Samples a rotated grid, each sample from two orientations."""
     ph, pw = output_size
     maps = input.detach().double().numpy()
     output = torch.zeros(len(rois), maps.shape[1], ph, pw, dtype=torch.double)

@@ -1,4 +1,4 @@
-"""Slow, obvious versions of the ops on polygons: the oracles. Axes are x right, y up."""
+"""Slow, obvious versions of the ops on polygons: the oracles. The x axis points right, y up."""
 
 import math
 
@@ -10,18 +10,18 @@ def cross(o, a, b):
 
 
 def points_of(row):
-    """(x1, y1, x2, y2, ...) as pairs."""
+    """Converts (x1, y1, x2, y2, ...) to pairs."""
     row = row.double().tolist()
     return list(zip(row[::2], row[1::2], strict=True))
 
 
 def area(corners):
-    """Positive where the corners come counter-clockwise."""
+    """Returns the area, positive for counter-clockwise corners."""
     return sum(cross(corners[0], a, b) for a, b in zip(corners[1:], corners[2:], strict=False)) / 2
 
 
 def hull(points):
-    """Gift wrapping, counter-clockwise from the lowest point (of those the leftmost)."""
+    """Wraps points counter-clockwise from the lowest one; of several, from the leftmost."""
     points = sorted(set(points), key=lambda p: (p[1], p[0]))
     if len(points) < 3:
         return points
@@ -39,7 +39,7 @@ def hull(points):
 
 
 def _left_of(polygon, p, q):
-    """The part of a polygon on the left of the line from p to q."""
+    """Returns the part of a polygon on the left of the line from p to q."""
     kept = []
     for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True):
         at_a, at_b = cross(p, q, a), cross(p, q, b)
@@ -52,7 +52,7 @@ def _left_of(polygon, p, q):
 
 
 def intersection(polygon, convex):
-    """Area that any polygon has in common with a convex one, counter-clockwise."""
+    """Returns the common area of any polygon and a convex, counter-clockwise one."""
     for p, q in zip(convex, convex[1:] + convex[:1], strict=True):
         polygon = _left_of(polygon, p, q)
     return abs(area(polygon)) if len(polygon) > 2 else 0.0
@@ -66,7 +66,7 @@ def _areas(pointset, polygon):
 
 
 def convex_iou(pointsets, polygons):
-    """0 where there is no value."""
+    """Returns the IoU of all pairs, 0 where undefined."""
     ious = torch.zeros(len(pointsets), len(polygons), dtype=torch.double)
     for i, points in enumerate(pointsets):
         for j, polygon in enumerate(polygons):
@@ -77,7 +77,7 @@ def convex_iou(pointsets, polygons):
 
 
 def convex_giou(pointsets, polygons):
-    """Of matched pairs of finite numbers."""
+    """Returns the GIoU of matched pairs of finite numbers."""
     found = []
     for points, polygon in zip(pointsets, polygons, strict=True):
         common, union, around = _areas(points, polygon)
@@ -88,7 +88,7 @@ def convex_giou(pointsets, polygons):
 
 
 def _triangles(quad):
-    """Counter-clockwise triangles whose sum, each with its sign, is the quadrilateral."""
+    """Yields counter-clockwise triangles and signs; their signed sum is the quadrilateral."""
     sign = 1 if area(quad) > 0 else -1
     for a, b, c in (quad[:3], (quad[0], *quad[2:])):
         turn = cross(a, b, c)
@@ -96,7 +96,7 @@ def _triangles(quad):
 
 
 def quad_iou(first, second, mode="iou"):
-    """NaN where there is no value."""
+    """Returns the overlap, NaN where undefined."""
     if not (first.isfinite().all() and second.isfinite().all()):
         return math.nan
     a, b = points_of(first), points_of(second)
@@ -116,7 +116,7 @@ def box_iou_quadri(boxes1, boxes2, mode="iou"):
 
 
 def min_area(pointset):
-    """The least area of an upright box around the points, over turns that lay a side upright."""
+    """Returns the least area of a rectangle around the points, aligned with a side of the hull."""
     points = points_of(pointset)
     corners = hull(points)
     least = math.inf
@@ -130,7 +130,7 @@ def min_area(pointset):
 
 
 def contains(polygon, point):
-    """By the angle that the sides turn around the point: an odd number of whole turns."""
+    """Tests whether the sides turn around the point by an odd number of whole turns."""
     if not all(map(math.isfinite, (*point, *(x for corner in polygon for x in corner)))):
         return False
     for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True):
@@ -145,7 +145,7 @@ def contains(polygon, point):
 
 
 def random_quads(generator, count, kind="convex"):
-    """Counter-clockwise and clockwise; `any` has concave ones and some whose sides cross."""
+    """Returns quadrilaterals in both directions; `any` has concave and self-crossing ones."""
     centre = torch.rand(count, 1, 2, generator=generator, dtype=torch.double) * 60
     if kind == "any":
         return (
@@ -166,7 +166,7 @@ def random_quads(generator, count, kind="convex"):
 
 
 def random_sets(generator, count, kind="spread"):
-    """Nine points each; `gridded` has equal points and points on sides."""
+    """Returns sets of nine points; `gridded` has equal points and points on sides."""
     centre = torch.rand(count, 1, 2, generator=generator, dtype=torch.double) * 60
     sets = centre + torch.randn(count, 9, 2, generator=generator, dtype=torch.double) * 8
     if kind == "gridded":

@@ -6,14 +6,14 @@ import torch
 
 
 def _integral_of_tent(x):
-    """Of max(0, 1 - |t|) up to x."""
+    """Returns the integral of max(0, 1 - |t|) up to x."""
     if x <= 0:
         return 0.5 * max(x + 1, 0) ** 2
     return 1 - 0.5 * max(1 - x, 0) ** 2
 
 
 def _weights(low, high, bins, size):
-    """How much of each bin each pixel is."""
+    """Returns the fraction of each bin that each pixel contributes."""
     step = (high - low) / bins
     weights = torch.zeros(bins, size, dtype=torch.float64)
     if not math.isfinite(low) or not math.isfinite(step) or step <= 0:
@@ -27,7 +27,7 @@ def _weights(low, high, bins, size):
 
 
 def prroi_pool(input, rois, output_size, spatial_scale):
-    """The integral of the bilinear surface over each bin, in float64."""
+    """Integrates the bilinear surface over each bin in float64."""
     maps = input.double()
     out = []
     for b, x1, y1, x2, y2 in (rois.double() * rois.new_tensor([1] + 4 * [spatial_scale])).tolist():

@@ -12,7 +12,7 @@ def _round(x):
 
 
 def _ranges(low, high, scale, pooled, last, limit):
-    """The pixels of each bin along one axis; coordinates and sizes in float32, as documented."""
+    """Returns the pixels of each bin along one axis, computed in float32 as documented."""
     f = np.float32
     if not (math.isfinite(f(low) * f(scale)) and math.isfinite(f(high) * f(scale))):
         return [range(0)] * pooled
@@ -43,7 +43,7 @@ def _bins(rois, output_size, scale, last, height, width):
 
 
 def roi_pool(input, rois, output_size, spatial_scale):
-    """The largest pixel of each bin and its index."""
+    """Returns the largest pixel of each bin and its index."""
     n, c, h, w = input.shape
     out = torch.zeros(len(rois), c, *output_size, dtype=torch.double)
     argmax = torch.full(out.shape, -1, dtype=torch.int32)
@@ -63,7 +63,7 @@ def roi_pool(input, rois, output_size, spatial_scale):
 
 
 def roi_pool_backward(grad, rois, argmax, shape):
-    """The gradient of the map in float64, and the sum of the magnitudes that went into it."""
+    """Returns the gradient of the map in float64, and the sum of the magnitudes of its terms."""
     n, c, h, w = shape
     sums, magnitudes = torch.zeros(2, n, c, h * w, dtype=torch.double)
     image = rois[:, 0].long().view(-1, 1, 1, 1).expand(grad.shape)
@@ -76,7 +76,7 @@ def roi_pool_backward(grad, rois, argmax, shape):
 
 
 def ps_roi_pool(input, rois, output_size, spatial_scale):
-    """The mean of each bin in its own channel; the last row and column are not read."""
+    """Averages each bin in its own channel, without the last row and column."""
     n, c, h, w = input.shape
     ph, pw = output_size
     out = torch.zeros(len(rois), c // (ph * pw), ph, pw, dtype=torch.double)
@@ -89,7 +89,7 @@ def ps_roi_pool(input, rois, output_size, spatial_scale):
 
 
 def ps_roi_align(input, rois, output_size, spatial_scale, sampling_ratio):
-    """RoIAlign of all channels; of each bin, its own channels are kept."""
+    """Runs RoIAlign on all channels and keeps the own channels of each bin."""
     ph, pw = output_size
     pooled = reference.roi_align(input, rois, output_size, spatial_scale, sampling_ratio, True)
     out = torch.zeros(len(rois), input.shape[1] // (ph * pw), ph, pw, dtype=torch.double)

@@ -6,7 +6,7 @@ import torch
 
 
 def corners(box):
-    """Counter-clockwise in axes x right, y up."""
+    """Returns the corners, counter-clockwise with x right and y up."""
     cx, cy, w, h, angle = box
     c, s = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     u, v = (w / 2 * c, -w / 2 * s), (h / 2 * s, h / 2 * c)
@@ -17,7 +17,7 @@ def corners(box):
 
 
 def _area(polygon):
-    """The shoelace formula, from the first corner."""
+    """Applies the shoelace formula, relative to the first corner."""
     if len(polygon) < 3:
         return 0.0
     x0, y0 = polygon[0]
@@ -26,7 +26,7 @@ def _area(polygon):
 
 
 def _clip(polygon, p, q):
-    """The part of a polygon on the left of the line from p to q (Sutherland and Hodgman)."""
+    """Returns the part of a polygon on the left of the line from p to q (Sutherland-Hodgman)."""
 
     def side(r):
         return (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])
@@ -43,7 +43,7 @@ def _clip(polygon, p, q):
 
 
 def iou(a, b, mode="iou"):
-    """In global axes, moved to where the first box is; NaN where there is no value."""
+    """Returns the overlap in global axes, relative to the first box; NaN where undefined."""
     if not all(math.isfinite(x) for x in (*a, *b)):
         return math.nan
     area_a, area_b = (w * h if w > 0 and h > 0 else 0.0 for w, h in (a[2:4], b[2:4]))
@@ -64,7 +64,7 @@ def box_iou_rotated(boxes1, boxes2, mode="iou"):
 
 
 def nms_rotated(scores, ious, iou_threshold):
-    """The contract to the letter, from the matrix of overlaps, NaN where there is no value."""
+    """Applies the NMS contract literally to a matrix of overlaps, NaN where undefined."""
     scores = scores.double().tolist()
     # NaN first, then descending, ties in input order.
     order = sorted(
@@ -79,7 +79,7 @@ def nms_rotated(scores, ious, iou_threshold):
 
 
 def random_boxes(generator, count, dtype=torch.float32, kind="mixed"):
-    """Rotated boxes that meet, touch, coincide, enclose and miss each other."""
+    """Returns rotated boxes that overlap, touch, coincide, enclose and miss each other."""
     centre = torch.rand(count, 2, generator=generator, dtype=torch.double) * 100
     side = 5 + torch.rand(count, 2, generator=generator, dtype=torch.double) * 40
     angle = torch.rand(count, 1, generator=generator, dtype=torch.double) * 720 - 360

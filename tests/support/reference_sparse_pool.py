@@ -8,7 +8,7 @@ from reference import _sample
 
 
 def roi_align_rotated(input, rois, output_size, spatial_scale, sampling_ratio):
-    """Every sample of every bin in float64."""
+    """Averages every sample of every bin in float64."""
     ph, pw = output_size
     maps = input.detach().double().numpy()
     out = np.zeros((len(rois), maps.shape[1], ph, pw))
@@ -24,7 +24,7 @@ def roi_align_rotated(input, rois, output_size, spatial_scale, sampling_ratio):
                     for ix in range(nx):
                         down = -h / 2 + (i + (iy + 0.5) / ny) * h / ph
                         across = -w / 2 + (j + (ix + 0.5) / nx) * w / pw
-                        # Along the side h, (sin, cos), and along w, (cos, -sin).
+                        # Side h points along (sin, cos), side w along (cos, -sin).
                         x = x0 + down * sin + across * cos
                         y = y0 + down * cos - across * sin
                         for c in range(maps.shape[1]):
@@ -37,13 +37,13 @@ def _away_from_zero(x):
 
 
 def _corners(x, size):
-    """The pixels on both sides of a clamped coordinate, and the weight of the second."""
+    """Returns the pixels on both sides of a clamped coordinate, and the weight of the second."""
     x = min(max(x, 0.0), size - 1.0)
     return math.floor(x), math.ceil(x), x - math.floor(x)
 
 
 class DeformPSRoIPooling:
-    """Forward, and both gradients by the chain rule for each sample."""
+    """Computes the output, and both gradients by the chain rule for each sample."""
 
     def __init__(
         self, input, rois, offset, output_size, scale, channels, group, part, samples, std

@@ -1,4 +1,4 @@
-"""Weighted box fusion, slowly: section 3 of the paper, a box at a time, with lists of clusters."""
+"""Slow weighted box fusion: section 3 of the paper, one box at a time, with cluster lists."""
 
 import math
 
@@ -49,7 +49,7 @@ def weighted_box_fusion(
     conf_type="avg",
     allows_overflow=False,
 ):
-    """Boxes, scores and labels in float64 and int64."""
+    """Returns boxes and scores in float64, labels in int64."""
     weights = [1.0] * len(boxes) if weights is None else weights
     pool = {}
     for model, (of_boxes, of_scores, of_labels) in enumerate(

@@ -1,4 +1,4 @@
-"""Maps and rotated RoIs for the tests of roi_align_rotated."""
+"""Rotated RoIs and gradients for the tests of roi_align_rotated."""
 
 import torch
 
@@ -6,7 +6,7 @@ import detops
 
 
 def rois_for(images, count, size=40.0, dtype=torch.float32):
-    """Reaching beyond a map of `size` on all sides, at any angle."""
+    """Returns RoIs at any angle that reach beyond a map of `size` on all sides."""
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator).to(dtype)
     centre = (torch.rand(count, 2, generator=generator, dtype=dtype) * 1.4 - 0.2) * size

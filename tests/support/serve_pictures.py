@@ -1,4 +1,4 @@
-"""Pictures of the page for docs/serve.md: `python tests/support/serve_pictures.py`."""
+"""Writes the screenshots of docs/serve.md: `python tests/support/serve_pictures.py`."""
 
 from page_browser import browsing
 from page_server import serving

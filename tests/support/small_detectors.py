@@ -1,4 +1,4 @@
-"""Detectors of the shipped configs, as small as can be, and images for them."""
+"""Minimal detectors of the shipped configs, and images for them."""
 
 import logging
 from functools import cache
@@ -29,7 +29,7 @@ SMALL = [
 
 
 def overrides_of(name):
-    """As small as can be, with the structure of the config."""
+    """Returns overrides for a minimal detector with the structure of the config."""
     cfg = load_config(FOLDER / f"{name}.yaml")
     channels = 8 if "FPN" in cfg.MODEL.BACKBONE.CONV_BODY else 32
     groups = min(2, cfg.MODEL.RESNETS.NUM_GROUPS)
@@ -39,7 +39,7 @@ def overrides_of(name):
 
 
 def structure(name):
-    """What the built network depends on: configs that agree in it are compiled once."""
+    """Returns all settings that shape the network: configs with equal ones are compiled once."""
     cfg = load_config(FOLDER / f"{name}.yaml", overrides_of(name))
     body = cfg.MODEL.BACKBONE.CONV_BODY.partition("-")[2].partition("-")[2]
     model = {k: v for k, v in cfg.MODEL.items() if k not in ("BACKBONE", "WEIGHT")}
@@ -54,7 +54,7 @@ def detector_of(structure, name, overrides=()):
 
 
 def images_of(*sizes):
-    """Noise; in an image of NaN nothing is found."""
+    """Returns images of noise, and one of NaN without detections."""
     generator = torch.Generator().manual_seed(1)
     noise = [torch.rand(3, *size, generator=generator) for size in sizes]
     return [*noise, torch.full((3, *sizes[0]), torch.nan)]
@@ -65,13 +65,13 @@ def one_block_per_stage(monkeypatch):
     monkeypatch.setattr(logging.getLogger("torch"), "disabled", True)
     for depth in resnet.STAGES:
         monkeypatch.setitem(resnet.STAGES, depth, (1, 1, 1, 1))
-    # oneDNN rounds what it fuses otherwise than a graph that does one step after the other.
+    # oneDNN rounds fused steps differently from a graph of single steps.
     with torch.backends.mkldnn.flags(enabled=False), torch.no_grad():
         yield
     torch._dynamo.reset()
 
 
-# Sums in another order; of boxes, in pixels of the image.
+# Tolerances for sums in another order; boxes are in pixels of the image.
 TOLERANCES = {"boxes": {"atol": 1e-3, "rtol": 0}}
 
 
@@ -82,7 +82,7 @@ def assert_same_detections(found, expected):
         if value.is_floating_point():
             within = TOLERANCES.get(key, {})
             torch.testing.assert_close(found[key], value, equal_nan=True, **within)
-        elif key == "masks":  # a pixel on the edge may fall either way
+        elif key == "masks":  # pixels on the edge may differ
             assert (found[key] != value).sum() <= 1e-3 * value.numel()
         else:
             assert torch.equal(found[key], value), key

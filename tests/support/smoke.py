@@ -1,9 +1,9 @@
-"""Whether an installed detops gives what it gives on the newest PyTorch: `make wheel-check`.
+"""Compares an installed detops with its results on the newest PyTorch: `make wheel-check`.
 
-Every call of calls.py, the detections of the shipped tree-crown detector, and the losses and
-weights of one training step. `python tests/support/smoke.py --store` writes the results to compare
-with, to be done after a change of results that is meant. As a program it looks at what is
-installed, and so stands beside no detops.
+Compares every call of calls.py, the detections of the shipped tree-crown detector, and the losses
+and weights of one training step. `python tests/support/smoke.py --store` writes the results to
+compare with; run it after an intended change of results. The program tests the installed package:
+its folder contains no detops.
 """
 
 import sys
@@ -23,20 +23,20 @@ from detops.engine import Detector
 from detops.modeling import build_detection_model
 
 STORED = Path(__file__).with_name("smoke_results.npz")
-SAMPLES = 48  # elements of a tensor that are kept, evenly spaced
+SAMPLES = 48  # evenly spaced elements to keep of a tensor
 # Kernels sum alike on every PyTorch, but random numbers, matrix products and exp differ in the last
-# places between its versions and between processors.
+# digits between PyTorch versions and between processors.
 TOLERANCES = {
     torch.float64: 1e-5,
     torch.float32: 1e-4,
     torch.float16: 4e-3,
     torch.bfloat16: 3e-2,
 }
-DETECTED, TRAINED = 2e-3, 1e-3  # of networks, whose convolutions are PyTorch's
+DETECTED, TRAINED = 2e-3, 1e-3  # for networks, with PyTorch convolutions
 
 
 def sample(tensor: Tensor) -> np.ndarray:
-    """The sizes of a tensor, and evenly spaced elements of it."""
+    """Returns the sizes of a tensor and evenly spaced elements."""
     flat = tensor.detach().reshape(-1)
     places = torch.linspace(0, max(flat.numel() - 1, 0), min(SAMPLES, flat.numel())).long()
     kind = np.float64 if tensor.dtype == torch.float64 else np.float32
@@ -47,7 +47,7 @@ def sample(tensor: Tensor) -> np.ndarray:
 
 
 def results() -> dict[str, tuple[np.ndarray, float]]:
-    """What is computed, by name, and the tolerance that it is compared with."""
+    """Returns the results by name, each with its tolerance."""
     found = {}
     for call in CALLS:
         for i, tensor in enumerate(call.results(call.tensors())):
@@ -60,7 +60,7 @@ def results() -> dict[str, tuple[np.ndarray, float]]:
 
 
 def detections() -> dict[str, Tensor]:
-    """What the shipped detector is sure of in a photograph."""
+    """Returns the confident detections of the shipped detector in a photograph."""
     dataset = CocoDetection(TREE_CROWNS / "val.json")
     detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")
     found = detector.detect(dataset.image_path(0), 0.6)
@@ -68,7 +68,7 @@ def detections() -> dict[str, Tensor]:
 
 
 def training_step() -> dict[str, Tensor]:
-    """The losses before and after a step of a small Mask R-CNN, and a weight that it moved."""
+    """Returns the losses of a small Mask R-CNN before and after a step, and an updated weight."""
     generator = torch.Generator().manual_seed(0)
     model = build_detection_model(load_config(PACKAGE / "configs" / "shapes.yaml", NETWORK)).train()
     with torch.no_grad():
@@ -92,7 +92,7 @@ def training_step() -> dict[str, Tensor]:
 
 
 def fault(found: np.ndarray, stored: np.ndarray, tolerance: float) -> str:
-    """What is wrong with a result, empty if nothing is."""
+    """Describes the fault of a result, empty if it is correct."""
     sizes = slice(0, 1 + int(stored[0]))
     if found.shape != stored.shape or (found[sizes] != stored[sizes]).any():
         return f"other sizes: {found[sizes][1:]}, were {stored[sizes][1:]}"
@@ -104,7 +104,7 @@ def fault(found: np.ndarray, stored: np.ndarray, tolerance: float) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status."""
+    """Compares or stores the results, and returns the exit status."""
     print(f"detops {detops.__version__} of {PACKAGE}")
     print(f"torch {torch.__version__}, Python {sys.version.split()[0]}, {detops._C.cpu_isa()}")
     print(f"PyTorch's CUDA: {torch.version.cuda}; detops's: {detops._C.cuda_version}")

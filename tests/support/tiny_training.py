@@ -1,4 +1,4 @@
-"""A `detops train` of seconds, on generated shapes."""
+"""A `detops train` run of seconds on generated shapes."""
 
 from detops import cli
 from detops.cli.options import PACKAGE
@@ -24,5 +24,5 @@ def arguments(output, *changes):
 
 
 def train(output, *changes):
-    """The status of the command."""
+    """Runs the command and returns its status."""
     return cli.main(arguments(output, *changes))

@@ -1,4 +1,4 @@
-"""Programs in two processes, as torchrun starts them."""
+"""Runs programs in two processes with torchrun."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""torchvision's detectors with random weights that find hundreds of objects."""
+"""torchvision detectors with random weights that find hundreds of objects."""
 
 from urllib.error import URLError
 
@@ -20,7 +20,7 @@ CONFIGS = {
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache of torch hub; downloads fail."""
+    """Provides an empty torch.hub cache; downloads fail."""
 
     def refuse(*_, **__):
         raise URLError("no network")
@@ -30,21 +30,21 @@ def cache(tmp_path, monkeypatch):
 
 
 def cached(name):
-    """The file in the cache of torch hub that has the newest weights of a network."""
+    """Returns the torch.hub cache file for the newest weights of a network."""
     file = cached_file(newest_weights(name))
     file.parent.mkdir(parents=True, exist_ok=True)
     return file
 
 
 def build(kind, **options):
-    """An untrained network of torchvision, for inference."""
+    """Returns an untrained torchvision network for inference."""
     torch.manual_seed(0)
     make = getattr(detection, f"{kind}_resnet50_fpn")
     return make(weights=None, weights_backbone=None, **(SIZES | options)).eval()
 
 
 def images():
-    """Noise, of several grains, so that no two places are alike."""
+    """Returns noise of several grain sizes, so that all positions differ."""
     generator = torch.Generator().manual_seed(1)
     result = []
     for height, width in ((133, 187), (211, 148)):
@@ -57,7 +57,7 @@ def images():
     return result
 
 
-# Wanted spread of the outputs of predictors, those of later stages last.
+# Target spread of predictor outputs, later stages last.
 SPREAD = (
     {"rpn.head.cls_logits": 1.5, "rpn.head.bbox_pred": 0.3},
     {"roi_heads.box_predictor.cls_score": 3.0, "roi_heads.box_predictor.bbox_pred": 1.0},
@@ -69,16 +69,16 @@ SPREAD = (
 
 @torch.no_grad()
 def liven(net, pictures, class_0=False):
-    """Gives batch norms the statistics of the pictures, and predictors outputs of some spread.
+    """Sets batch norm statistics from the images, and spreads the outputs of predictors.
 
-    RetinaNet finds objects of class 0 only if asked to.
+    RetinaNet finds objects of class 0 only with ``class_0``.
     """
     generator = torch.Generator().manual_seed(2)
     norms = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)}
     for name, norm in norms.items():
         norm.momentum = None
-        # Shortcuts that weigh more than what is added to them, as in a trained network: otherwise
-        # differences of rounding grow from block to block.
+        # Shortcuts outweigh the residual branches, as in a trained network: otherwise rounding
+        # differences grow from block to block.
         norm.weight.uniform_(0.5, 1.5, generator=generator).mul_(0.2 if "bn3" in name else 1)
         norm.bias.normal_(0, 0.2, generator=generator)
         norm.train()
@@ -86,7 +86,7 @@ def liven(net, pictures, class_0=False):
     for norm in norms.values():
         norm.eval()
     net.backbone.forward = lambda batch: features
-    # A few proposals and detections tell the spread.
+    # A few proposals and detections suffice to measure the spread.
     kept = {}
     if hasattr(net, "roi_heads"):
         kept = {net.rpn: dict(vars(net.rpn)), net.roi_heads: dict(vars(net.roi_heads))}
@@ -112,7 +112,7 @@ def liven(net, pictures, class_0=False):
             mean = outputs.mean(dim=0)
             scale = layers[name] / (outputs - mean).std()
             layer.weight *= scale
-            # No channel above the others everywhere.
+            # Centre each channel, so that none exceeds the others everywhere.
             layer.bias.sub_(mean).mul_(scale)
     del net.backbone.forward
     for module, attributes in kept.items():

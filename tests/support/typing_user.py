@@ -1,6 +1,6 @@
-"""A user's program that touches each family of ops: test_typing.py gives it to the type checkers.
+"""A user program that calls each family of ops; test_typing.py runs the type checkers on it.
 
-Where a call lost its types, ``assert_type`` would see ``Any``.
+If a call loses its types, ``assert_type`` sees ``Any``.
 """
 
 from typing import assert_type

@@ -16,7 +16,7 @@ def pair(count, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0, 1.0), WEIGHTS])
-def test_equals_torchvision(device, weights):
+def test_encode_and_decode_match_torchvision(device, weights):
     boxes, anchors = (b.to(device) for b in pair(50))
     theirs = TorchvisionBoxCoder(weights)
     deltas = detops.encode_boxes(boxes, anchors, weights)
@@ -27,13 +27,13 @@ def test_equals_torchvision(device, weights):
         torch.testing.assert_close(detops.decode_boxes(many, anchors, weights), expected)
 
 
-def test_round_trip(device):
+def test_decode_inverts_encode(device):
     boxes, anchors = (b.to(device) for b in pair(50))
     coder = detops.BoxCoder(WEIGHTS)
     torch.testing.assert_close(coder.decode(coder.encode(boxes, anchors), anchors), boxes)
 
 
-def test_clip(device):
+def test_decode_clips_growth_of_boxes(device):
     anchors = torch.tensor([[0.0, 0, 10, 10]], device=device)
     deltas = torch.tensor([[0.0, 0, 100, -100]], device=device)
     x1, y1, x2, y2 = detops.decode_boxes(deltas, anchors).flatten().tolist()
@@ -42,14 +42,14 @@ def test_clip(device):
     assert x2 - x1 == pytest.approx(10)
 
 
-def test_gradients(device):
+def test_encode_and_decode_pass_gradcheck(device):
     boxes, anchors = (b.to(device).requires_grad_() for b in pair(6, torch.double))
     assert gradcheck(lambda b, a: detops.encode_boxes(b, a, WEIGHTS), (boxes, anchors))
     deltas = torch.randn(6, 8, dtype=torch.double, device=device, requires_grad=True)
     assert gradcheck(lambda d, a: detops.decode_boxes(d, a, WEIGHTS, 0.05), (deltas, anchors))
 
 
-def test_dtypes(device):
+def test_box_coder_promotes_mixed_dtypes(device):
     boxes, anchors = (b.to(device) for b in pair(20))
     for dtype in (torch.float16, torch.bfloat16):
         deltas = detops.encode_boxes(boxes, anchors).to(dtype)
@@ -72,14 +72,14 @@ def test_odd_deltas_give_defined_boxes(device):
     torch.testing.assert_close(boxes[3], anchors[3])
 
 
-def test_same_bits_for_any_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_bits(two_threads):
     _, anchors = pair(20_000)
     deltas = torch.randn(20_000, 4, generator=torch.Generator().manual_seed(0))
     first, second = two_threads(lambda: detops.decode_boxes(deltas, anchors))
     assert torch.equal(first, second)
 
 
-def test_empty_and_strided(device):
+def test_box_coder_accepts_empty_and_strided_tensors(device):
     empty = torch.zeros(0, 4, device=device, requires_grad=True)
     assert detops.encode_boxes(empty, empty).shape == (0, 4)
     decoded = detops.decode_boxes(torch.zeros(0, 12, device=device), empty)
@@ -91,7 +91,7 @@ def test_empty_and_strided(device):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_box_coder_passes_opcheck_compiles_and_vmaps():
     boxes, anchors = pair(5)
     weights = list(WEIGHTS)
     deltas, grad = torch.randn(5, 8), torch.randn(5, 8)
@@ -135,6 +135,6 @@ B, D = torch.rand(3, 4), torch.rand(3, 8)
         (lambda: detops.decode_boxes(D, B, clip=math.nan), "decode_boxes: clip must be a number"),
     ],
 )
-def test_bad_input(call, message):
+def test_box_coder_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.{message}"):
         call()

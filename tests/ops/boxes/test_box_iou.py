@@ -10,14 +10,14 @@ import detops
 
 
 def grids(dtype=torch.float32):
-    """Boxes that meet, touch, coincide and miss each other, and some that are inverted."""
+    """Returns boxes that overlap, touch, coincide with or miss each other; some are inverted."""
     generator = torch.Generator().manual_seed(0)
     corner = torch.randint(0, 8, (40, 2), generator=generator)
     side = torch.randint(-1, 5, (40, 2), generator=generator)
     return torch.cat([corner, corner + side], 1).to(dtype)
 
 
-def test_equals_torchvision(device):
+def test_box_iou_matches_torchvision(device):
     a = reference.random_boxes(50).to(device)
     b = reference.random_boxes(70).to(device)
     torch.testing.assert_close(detops.box_iou(a, b), torchvision.ops.box_iou(a, b))
@@ -28,12 +28,12 @@ def test_equals_torchvision(device):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 1500), (1500, 3), (70, 1100)])
-def test_of_any_shape(device, rows, columns):
+def test_box_iou_matches_torchvision_for_any_shape(device, rows, columns):
     a, b = (reference.random_boxes(n).to(device) for n in (rows, columns))
     torch.testing.assert_close(detops.box_iou(a, b), torchvision.ops.box_iou(a, b))
 
 
-def test_a_ratio_without_value_is_zero(device):
+def test_undefined_iou_is_zero_with_finite_gradient(device):
     odd = torch.tensor(
         [[1.0, 1, 1, 1], [math.nan, 0, 2, 2], [0, 0, math.inf, 2], [-1e30, -1e30, 1e30, 1e30]],
         device=device,
@@ -45,13 +45,13 @@ def test_a_ratio_without_value_is_zero(device):
     assert grad.isfinite().all()
 
 
-def test_gradients(device):
+def test_box_iou_passes_gradcheck(device):
     a = reference.random_boxes(4, dtype=torch.double).to(device).requires_grad_()
     b = reference.random_boxes(5, dtype=torch.double).to(device).requires_grad_()
     assert gradcheck(detops.box_iou, (a, b))
 
 
-def test_gradient_at_ties_is_torchvisions():
+def test_gradient_at_ties_matches_torchvision():
     boxes = grids(torch.double)
     boxes = boxes[(boxes[:, 2:] > boxes[:, :2]).all(1)]
     a, b = boxes.clone().requires_grad_(), boxes.flip(0).requires_grad_()
@@ -62,7 +62,7 @@ def test_gradient_at_ties_is_torchvisions():
         torch.testing.assert_close(x, y)
 
 
-def test_same_bits_for_any_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_bits(two_threads):
     a, b = reference.random_boxes(300).requires_grad_(), reference.random_boxes(500)
 
     def both():
@@ -73,7 +73,7 @@ def test_same_bits_for_any_threads(two_threads):
         assert torch.equal(x, y)
 
 
-def test_dtypes(device):
+def test_box_iou_promotes_dtypes(device):
     a = reference.random_boxes(20).to(device)
     for dtype in (torch.float16, torch.bfloat16):
         half = a.to(dtype)
@@ -87,13 +87,13 @@ def test_dtypes(device):
 
 
 @pytest.mark.parametrize("fmt", ["xywh", "cxcywh"])
-def test_fmt(fmt):
+def test_box_iou_accepts_every_box_format(fmt):
     a = reference.random_boxes(20)
     other = detops.box_convert(a, "xyxy", fmt)
     torch.testing.assert_close(detops.box_iou(other, other, fmt=fmt), detops.box_iou(a, a))
 
 
-def test_layouts_and_empty(device):
+def test_box_iou_accepts_strided_and_empty_tensors(device):
     a = reference.random_boxes(20).to(device)
     strided = a.t().contiguous().t()
     assert torch.equal(detops.box_iou(strided, a[::2]), detops.box_iou(a, a[::2].contiguous()))
@@ -113,7 +113,7 @@ KIN = {
 
 @pytest.mark.parametrize("name", ["box_iou", *KIN])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kin_equal_torchvision(name, dtype, isa):
+def test_iou_variants_match_torchvision(name, dtype, isa):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
     for n, m in ((1, 1), (3, 17), (40, 33)):
         a, b = reference.random_boxes(n, dtype=dtype), reference.random_boxes(m, dtype=dtype)
@@ -125,20 +125,20 @@ def test_kin_equal_torchvision(name, dtype, isa):
 
 
 @pytest.mark.parametrize("name", KIN)
-def test_kin_on_the_device(name, device):
+def test_iou_variants_on_device_match_torchvision(name, device):
     a, b = reference.random_boxes(50).to(device), reference.random_boxes(70).to(device)
     expected = getattr(torchvision.ops, name)(a.cpu(), b.cpu())
     torch.testing.assert_close(getattr(detops, name)(a, b).cpu(), expected)
 
 
 @pytest.mark.parametrize("name", KIN)
-def test_gradients_of_kin(name, device):
+def test_gradients_of_iou_variants_match_torchvision(name, device):
     a = reference.random_boxes(4, dtype=torch.double).to(device).requires_grad_()
     b = reference.random_boxes(5, dtype=torch.double).to(device).requires_grad_()
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
-    if name != "complete_box_iou":  # holds a factor constant, which differences do not
+    if name != "complete_box_iou":  # a factor is constant here, but not in finite differences
         assert gradcheck(ours, (a, b))
-    # Ties and boxes that only touch, too.
+    # Includes ties and boxes that only touch.
     c = grids(torch.double).to(device)
     c = c[(c[:, 2:] > c[:, :2]).all(1)]
     touching = [(c.requires_grad_(), c.detach().flip(0).requires_grad_())]
@@ -152,7 +152,7 @@ def test_gradients_of_kin(name, device):
 
 
 @pytest.mark.parametrize("name", KIN)
-def test_kin_of_odd_boxes_are_finite(name, device):
+def test_iou_variants_of_odd_boxes_are_finite(name, device):
     odd = torch.tensor(
         [
             [1.0, 1, 1, 1],
@@ -173,14 +173,14 @@ def test_kin_of_odd_boxes_are_finite(name, device):
     assert grad.isfinite().all()
 
 
-def test_match_boxes(device, isa, two_threads):
+def test_match_boxes_finds_first_best_iou(device, isa, two_threads):
     for n, m in ((0, 3), (5, 1), (30, 17), (200, 100)):
         a, b = reference.random_boxes(n).to(device), reference.random_boxes(m).to(device)
         for boxes1, boxes2 in ((a, b), (a.round(), b.round()), (a.double(), b)):
             expected = detops.box_iou(boxes1, boxes2)
             for best, index in two_threads(lambda: detops.match_boxes(boxes1, boxes2)):  # noqa: B023
                 assert torch.equal(best, expected.amax(1))
-                # The first of equals.
+                # The first of equal IoUs wins.
                 first = (expected == best[:, None]).int().argmax(1)
                 assert torch.equal(index, first)
     best, index = detops.match_boxes(a, b[:0])
@@ -190,7 +190,7 @@ def test_match_boxes(device, isa, two_threads):
         detops.match_boxes(a, b[0])
 
 
-def test_batches():
+def test_batched_boxes_match_loop_over_batches():
     a, b = (
         reference.random_boxes(24).reshape(2, 3, 4, 4),
         reference.random_boxes(15).reshape(3, 5, 4),
@@ -206,7 +206,7 @@ def test_batches():
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_box_iou_passes_opcheck_compiles_and_vmaps():
     a, b = reference.random_boxes(4), reference.random_boxes(6)
     torch.library.opcheck(torch.ops.detops.box_iou_forward.default, (a, b))
     torch.library.opcheck(torch.ops.detops.box_iou_backward.default, (torch.rand(4, 6), a, b))
@@ -231,7 +231,7 @@ def test_autocast_computes_in_float32():
 B = torch.rand(3, 4)
 
 
-def test_kin_name_themselves_in_errors():
+def test_iou_variants_name_their_op_in_errors():
     for name in KIN:
         with pytest.raises(RuntimeError, match=f"detops.{name}: boxes1 must be"):
             getattr(detops, name)(B[:, :3], B)
@@ -259,6 +259,6 @@ def test_kin_name_themselves_in_errors():
         (lambda: detops.box_iou(B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )
-def test_bad_input(call, message):
+def test_box_iou_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.box_iou: {message}"):
         call()

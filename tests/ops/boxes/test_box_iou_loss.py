@@ -30,7 +30,7 @@ def pairs(count, dtype=torch.float32, seed=0):
 
 
 def grids(dtype):
-    """Boxes that meet, touch, coincide, contain and miss each other."""
+    """Returns boxes that overlap, touch, coincide with, contain or miss each other."""
     generator = torch.Generator().manual_seed(0)
     corner = torch.randint(0, 5, (300, 2), generator=generator)
     side = torch.randint(1, 5, (300, 2), generator=generator)
@@ -47,13 +47,13 @@ def with_gradients(loss, a, b, weight, **options):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [1, 5, 64, 203])
-def test_equals_torchvision(device, isa, name, dtype, count):
+def test_losses_match_torchvision(device, isa, name, dtype, count):
     ours, theirs = both(name)
     a, b = pairs(count, dtype)
     a[0] = b[0]
     weight = torch.rand(count)
     results = with_gradients(ours, a.to(device), b.to(device), weight.to(device))
-    # In float64, so that only our rounding counts.
+    # torchvision runs in float64, so that only detops rounds.
     expected = with_gradients(theirs, a.double(), b.double(), weight)
     for x, y in zip(results, expected, strict=True):
         assert x.dtype == dtype
@@ -64,7 +64,7 @@ def test_equals_torchvision(device, isa, name, dtype, count):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_ties_and_touching_boxes_are_torchvisions(device, isa, name):
+def test_ties_and_touching_boxes_match_torchvision(device, isa, name):
     ours, theirs = both(name)
     a, b = grids(torch.float64)
     weight = torch.rand(len(a), dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_ties_and_touching_boxes_are_torchvisions(device, isa, name):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("eps", [1e-3, 1.0])
-def test_eps_is_where_torchvision_has_it(device, isa, name, eps):
+def test_eps_acts_as_in_torchvision(device, isa, name, eps):
     ours, theirs = both(name)
     a, b = grids(torch.float64)
     weight = torch.rand(len(a), dtype=torch.float64)
@@ -85,8 +85,8 @@ def test_eps_is_where_torchvision_has_it(device, isa, name, eps):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_inverted_boxes_are_torchvisions(device, isa, name):
-    """Predictions may be inverted early in training, and must find their way back."""
+def test_inverted_boxes_match_torchvision(device, isa, name):
+    """Predictions may be inverted early in training, and gradients must correct them."""
     ours, theirs = both(name)
     a, b = pairs(200, torch.float64)
     a[:70] = a[:70][:, [2, 1, 0, 3]]
@@ -99,7 +99,7 @@ def test_inverted_boxes_are_torchvisions(device, isa, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_reductions(device, name):
+def test_reductions_match_torchvision(device, name):
     ours, theirs = both(name)
     a, b = (x.to(device) for x in pairs(17))
     for reduction in ("none", "mean", "sum"):
@@ -117,9 +117,9 @@ def test_reductions(device, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_gradients(device, name):
+def test_losses_pass_gradcheck(device, name):
     a, b = (x.to(device).requires_grad_() for x in pairs(6, torch.float64))
-    if name != "complete_box_iou_loss":  # holds a factor constant, which differences do not
+    if name != "complete_box_iou_loss":  # a factor is constant here, but not in finite differences
         assert gradcheck(both(name)[0], (a, b))
     with pytest.raises(RuntimeError, match="box_iou_loss_backward is not implemented"):
         (grad,) = torch.autograd.grad(both(name)[0](a, b).sum(), a, create_graph=True)
@@ -127,7 +127,7 @@ def test_gradients(device, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_dtypes(device, isa, name):
+def test_losses_promote_dtypes(device, isa, name):
     ours, theirs = both(name)
     a, b = (x.to(device) for x in pairs(20))
     for dtype in (torch.float16, torch.bfloat16):
@@ -148,7 +148,7 @@ def test_dtypes(device, isa, name):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_boxes_without_area_are_finite(device, isa, name, dtype):
+def test_boxes_without_area_give_finite_losses(device, isa, name, dtype):
     ours, theirs = both(name)
     point, flat, thin = [3.0, 3, 3, 3], [1.0, 2, 5, 2], [2.0, 1, 2, 5]
     boxes = torch.tensor([point, flat, thin, [1, 1, 4, 4]], dtype=dtype, device=device)
@@ -181,7 +181,7 @@ def test_finite_boxes_give_finite_results(sides, name, eps):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_shows(device, isa, name, value):
+def test_nonfinite_boxes_give_nan_losses(device, isa, name, value):
     a, b = (x.to(device) for x in pairs(8))
     for i in range(8):
         (a if i < 4 else b)[i, i % 4] = value
@@ -194,7 +194,7 @@ def test_what_is_no_number_shows(device, isa, name, value):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_same_bits_for_any_threads(name, two_threads):
+def test_any_number_of_threads_gives_the_same_bits(name, two_threads):
     a, b = pairs(40_000)
     weight = torch.rand(40_000)
     for x, y in zip(*two_threads(lambda: with_gradients(both(name)[0], a, b, weight)), strict=True):
@@ -202,7 +202,7 @@ def test_same_bits_for_any_threads(name, two_threads):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_layouts(device, name):
+def test_losses_accept_any_layout(device, name):
     loss = both(name)[0]
     a, b = (x.to(device) for x in pairs(24))
     expected = loss(a, b)
@@ -219,7 +219,7 @@ def test_layouts(device, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_opcheck_compile_vmap(name):
+def test_losses_pass_opcheck_compile_and_vmap(name):
     loss, kind = both(name)[0], KINDS[name]
     a, b = pairs(6)
     torch.library.opcheck(torch.ops.detops.box_iou_loss_forward.default, (a, b, kind, 1e-7))
@@ -261,11 +261,11 @@ B = torch.rand(3, 4)
         ((B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )
-def test_bad_input(device, name, boxes, message):
+def test_losses_reject_bad_input(device, name, boxes, message):
     with pytest.raises(RuntimeError, match=f"detops.{name}: {message}"):
         both(name)[0](*(b if b.is_meta else b.to(device) for b in boxes))
 
 
-def test_bad_kind():
+def test_unknown_kind_raises():
     with pytest.raises(RuntimeError, match="kind must be iou, giou, diou or ciou, got diagonal"):
         detops._C.box_iou_loss_forward(B, B, "diagonal")

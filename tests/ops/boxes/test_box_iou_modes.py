@@ -1,4 +1,4 @@
-"""What box_iou and related overlaps give with ``mode`` and ``aligned``."""
+"""box_iou and related overlaps with ``mode`` and ``aligned``."""
 
 import math
 from functools import partial
@@ -27,7 +27,7 @@ def odd_boxes(**options):
         [math.nan, 0, 2, 2],
         [0, 0, far, 2],
         [-huge, -huge, huge, huge],
-        [3, 3, 1, 1],  # inverted both ways: an area above 0
+        [3, 3, 1, 1],  # inverted on both axes: a positive area
         [3, 1, 1, 3],
         [0, 0, 4, 4],
     ]
@@ -36,7 +36,7 @@ def odd_boxes(**options):
 
 @pytest.mark.parametrize("mode", ["iou", "iof"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_equals_the_oracle(mode, dtype, isa):
+def test_overlaps_match_reference(mode, dtype, isa):
     for n, m in ((1, 1), (3, 17), (40, 33)):
         a, b = reference.random_boxes(n).to(dtype), reference.random_boxes(m).to(dtype)
         a[0] = b[0]
@@ -54,13 +54,13 @@ def test_equals_the_oracle(mode, dtype, isa):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("count", [1, 5, 63, 64, 65, 300])
-def test_matched_boxes_are_the_diagonal(name, count, isa, device):
+def test_aligned_overlaps_are_the_matrix_diagonal(name, count, isa, device):
     a, b = reference.random_boxes(count).to(device), reference.random_boxes(count).to(device)
     b = (a + b / 10).requires_grad_()
     a.requires_grad_()
     weight = torch.linspace(-1, 1, count, device=device)
     found, expected = ALL[name](a, b, aligned=True), ALL[name](a, b).diagonal()
-    if name == "complete_box_iou":  # whose arctangents are not the same
+    if name == "complete_box_iou":  # its arctangents differ
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     else:
         assert torch.equal(found, expected)
@@ -69,7 +69,7 @@ def test_matched_boxes_are_the_diagonal(name, count, isa, device):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)
 
 
-def test_the_box_that_the_area_is_of():
+def test_iof_divides_by_area_of_first_box():
     inner, outer = torch.tensor([[2.0, 2, 4, 4]]), torch.tensor([[0.0, 0, 10, 10]])
     assert detops.box_iou(inner, outer, mode="iof") == 1
     assert detops.box_iou(outer, inner, mode="iof") == torch.tensor(0.04)
@@ -77,7 +77,7 @@ def test_the_box_that_the_area_is_of():
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if n != "complete_box_iou"])
-def test_gradients(name, device):
+def test_overlaps_pass_gradcheck(name, device):
     a = reference.random_boxes(4, dtype=torch.double).to(device).requires_grad_()
     b = reference.random_boxes(5, dtype=torch.double).to(device).requires_grad_()
     assert gradcheck(ALL[name], (a, b))
@@ -85,7 +85,7 @@ def test_gradients(name, device):
     assert gradcheck(partial(ALL[name], aligned=True), (a, near))
 
 
-def test_gradient_of_iof_at_ties_is_pytorchs():
+def test_iof_gradient_at_ties_matches_pytorch():
     boxes = grids(torch.double)
     boxes = boxes[(boxes[:, 2:] > boxes[:, :2]).all(1)]
     a, b = boxes.clone().requires_grad_(), boxes.flip(0).requires_grad_()
@@ -99,7 +99,7 @@ def test_gradient_of_iof_at_ties_is_pytorchs():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_odd_boxes_are_finite(name, device):
+def test_odd_boxes_give_finite_overlaps(name, device):
     first = odd_boxes(device=device, requires_grad=True)
     for shift in range(len(first)):
         second = odd_boxes(device=device).roll(shift, 0).requires_grad_()
@@ -113,17 +113,17 @@ def test_odd_boxes_are_finite(name, device):
     assert found.isfinite().all() and grad.isfinite().all()
 
 
-def test_iof_of_what_has_no_area_is_zero(device):
+def test_iof_of_box_without_area_is_zero(device):
     odd = odd_boxes(device=device)
     iof = detops.box_iou(odd, odd, mode="iof")
     assert (iof[:5] == 0).all()
-    # An inverted box meets nothing, whatever the sign of its area.
+    # An inverted box overlaps no other, whatever the sign of its area.
     assert (iof[5:7] == 0).all() and (iof[:, 5:7] == 0).all()
     assert iof[7, 7] == 1
-    assert iof[7, 4] == 1  # within a box whose area is no float32
+    assert iof[7, 4] == 1  # inside a box whose area overflows float32
 
 
-def test_layouts_sizes_and_empty(device):
+def test_aligned_mode_accepts_any_layout_shape_and_empty_boxes(device):
     a = reference.random_boxes(24).to(device)
     strided = a.t().contiguous().t()
     expected = detops.box_iou(a, a + 3, aligned=True)
@@ -141,7 +141,7 @@ def test_layouts_sizes_and_empty(device):
     assert detops.box_iou(a[:0], a, mode="iof").shape == (0, 24)
 
 
-def test_the_gradient_of_what_is_broadcast_is_a_sum():
+def test_gradient_of_broadcast_boxes_is_summed():
     a = reference.random_boxes(6)
     one = a[:1].clone().requires_grad_()
     (grad,) = torch.autograd.grad(detops.box_iou(a, one, aligned=True).sum(), one)
@@ -149,7 +149,7 @@ def test_the_gradient_of_what_is_broadcast_is_a_sum():
     torch.testing.assert_close(grad, expected)
 
 
-def test_integers_formats_and_mixed_dtypes():
+def test_overlaps_accept_integers_formats_and_mixed_dtypes():
     whole = torch.tensor([[0, 0, 10, 10], [2, 2, 12, 14], [2**31, 0, 2**31 + 9, 9]])
     other = whole + 1
     for mode in ("iou", "iof"):
@@ -174,7 +174,7 @@ def test_integers_formats_and_mixed_dtypes():
         )
 
 
-def test_same_bits_for_any_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_bits(two_threads):
     a = reference.random_boxes(20_000).requires_grad_()
 
     def both():
@@ -186,7 +186,7 @@ def test_same_bits_for_any_threads(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_overlaps_pass_opcheck_compile_and_vmap():
     a, b = reference.random_boxes(6), reference.random_boxes(6) + 1
     ops = torch.ops.detops
     for kind in ("iou", "iof", "giou", "diou", "ciou"):
@@ -206,7 +206,7 @@ def test_opcheck_compile_vmap():
         assert torch.equal(torch.vmap(function, in_dims=(0, None))(stacked, b), expected)
 
 
-def test_the_op_takes_what_the_function_takes():
+def test_op_accepts_arguments_of_the_function():
     a, b = reference.random_boxes(6), reference.random_boxes(6)
     found = torch.ops.detops.box_iou(a, b, mode="iof", aligned=True)
     assert torch.equal(found, detops.box_iou(a, b, mode="iof", aligned=True))
@@ -231,12 +231,12 @@ B = torch.rand(3, 4)
     ],
 )
 @pytest.mark.parametrize("name", ALL)
-def test_bad_input(call, message, name):
+def test_aligned_overlaps_reject_bad_input(call, message, name):
     op = "box_iou" if name.startswith("io") else name
     with pytest.raises(RuntimeError, match=f"detops.{op}: {message}"):
         call(ALL[name])
 
 
-def test_an_unknown_mode():
+def test_unknown_mode_raises():
     with pytest.raises(ValueError, match="detops.box_iou: mode must be iou or iof, got giou"):
         detops.box_iou(B, B, mode="giou")

@@ -9,7 +9,7 @@ from reference_rotated import KINDS, box_iou_rotated, random_boxes
 
 import detops
 
-OCTAGON = 2 * (math.sqrt(2) - 1)  # of a unit square and itself turned by 45 degrees
+OCTAGON = 2 * (math.sqrt(2) - 1)  # overlap of a unit square and itself rotated by 45 degrees
 
 
 def generator(seed=0):
@@ -18,10 +18,10 @@ def generator(seed=0):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_the_reference(kind, dtype, device, isa):
+def test_box_iou_rotated_matches_reference(kind, dtype, device, isa):
     for n, m in ((1, 1), (3, 19), (40, 33)):
         a = random_boxes(generator(n), n, dtype, kind)
-        b = random_boxes(generator(n), n + m, dtype, kind)[n:]  # of the same objects
+        b = random_boxes(generator(n), n + m, dtype, kind)[n:]  # the same objects
         expected = box_iou_rotated(a, b)
         rounding = 1e-7 if dtype == torch.float32 else 1e-12
         iou = detops.box_iou_rotated(a.to(device), b.to(device)).cpu()
@@ -33,7 +33,7 @@ def test_equals_the_reference(kind, dtype, device, isa):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_modes_and_pairs(kind, dtype, device, isa):
+def test_modes_and_aligned_pairs_match_reference(kind, dtype, device, isa):
     a = random_boxes(generator(20), 37, dtype, kind)
     b = random_boxes(generator(20), 74, dtype, kind)[37:]
     for mode in ("iou", "iof"):
@@ -54,7 +54,7 @@ def test_modes_and_pairs(kind, dtype, device, isa):
         detops.box_iou_rotated(shaped[0], shaped[1][:2], aligned=True)
 
 
-def test_over_the_area_of_the_first(device):
+def test_iof_divides_by_area_of_first_box(device):
     whole = torch.tensor([[10.0, 10, 8, 4, 30]], device=device)
     part = torch.tensor([[10.0, 10, 4, 2, 30]], device=device)
     for aligned in (False, True):
@@ -67,21 +67,21 @@ def test_over_the_area_of_the_first(device):
         assert of(whole[:0], part[:0]).shape == ((0,) if aligned else (0, 0))
 
 
-def test_pairs_with_any_number_of_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_pairs(two_threads):
     a, b = random_boxes(generator(3), 5000), random_boxes(generator(4), 5000)
     one, two = two_threads(lambda: detops.box_iou_rotated(a, b, aligned=True))
     assert torch.equal(one, two)
     assert detops.box_iou_rotated(a.half(), b, aligned=True).dtype == torch.float32
 
 
-def test_on_the_device(device):
+def test_box_iou_rotated_on_device_matches_cpu(device):
     for kind in KINDS:
         a, b = random_boxes(generator(1), 50, kind=kind), random_boxes(generator(2), 70, kind=kind)
         iou = detops.box_iou_rotated(a.to(device), b.to(device))
         assert torch.equal(iou.cpu(), detops.box_iou_rotated(a, b))
 
 
-def test_same_bits_for_any_instruction_set_threads_and_order(two_threads):
+def test_every_isa_thread_count_and_order_give_the_same_bits(two_threads):
     before = detops._C.cpu_isa()
     for kind in KINDS:
         for dtype in (torch.float32, torch.float64):
@@ -102,14 +102,14 @@ def test_same_bits_for_any_instruction_set_threads_and_order(two_threads):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_known_values(dtype, device):
+def test_box_iou_rotated_matches_known_values(dtype, device):
     def iou(a, b):
         a, b = (torch.tensor([x], dtype=dtype, device=device) for x in (a, b))
         return detops.box_iou_rotated(a, b).item()
 
     close = {"rel": 1e-7 if dtype == torch.float32 else 1e-14}
     assert iou([5, 6, 1, 1, 0], [5, 6, 1, 1, 45]) == pytest.approx(OCTAGON / (2 - OCTAGON), **close)
-    # Counter-clockwise where y points down: 30 degrees lift the far end of w to smaller y.
+    # Counter-clockwise with y pointing down: 30 degrees lift the far end of w to smaller y.
     along = [20 * math.cos(math.pi / 6), -20 * math.sin(math.pi / 6)]
     assert iou([0, 0, 60, 2, 30], [*along, 4, 1, 30]) == pytest.approx(4 / 120, rel=1e-6)
     assert iou([0, 0, 60, 2, -30], [*along, 4, 1, -30]) == 0
@@ -123,12 +123,12 @@ def test_known_values(dtype, device):
 
 @pytest.mark.parametrize("offset", [0, 5e5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_box_with_itself_is_one(dtype, offset, device):
+def test_iou_of_box_with_itself_is_one(dtype, offset, device):
     sides = [[180.64, 136.36, 54.77], [900, 3, 33.3], [3, 900, -71], [1e-3, 1e-3, 10], [1, 1e6, 5]]
     boxes = torch.tensor([[offset, -offset, *s] for s in sides], dtype=dtype, device=device)
     ones = detops.box_iou_rotated(boxes, boxes).diagonal()
     torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0, atol=1e-7)
-    # The same box, turned half around, or lying on the other side.
+    # The same box, rotated by 180 degrees or with its sides swapped.
     for turned in (
         boxes + torch.tensor([0, 0, 0, 0, 180], dtype=dtype, device=device),
         boxes[:, [0, 1, 3, 2, 4]] + torch.tensor([0, 0, 0, 0, 90], dtype=dtype, device=device),
@@ -137,7 +137,7 @@ def test_a_box_with_itself_is_one(dtype, offset, device):
         torch.testing.assert_close(ones[:4], torch.ones_like(ones[:4]), rtol=0, atol=1e-3)
 
 
-def test_translated_and_turned():
+def test_translation_and_rotation_keep_iou():
     a, b = random_boxes(generator(4), 60, torch.float64), random_boxes(generator(5), 60)
     a, b = a.round(decimals=2), b.double().round(decimals=2)
     expected = detops.box_iou_rotated(a, b)
@@ -145,7 +145,7 @@ def test_translated_and_turned():
     moved = detops.box_iou_rotated(a + shift, b + shift)
     torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-9)
     for quarters in range(1, 5):
-        # The picture turned by 90 degrees at a time: (x, y) to (y, -x).
+        # Rotates the image by 90 degrees at a time: (x, y) to (y, -x).
         a, b = (torch.stack([x[:, 1], -x[:, 0], x[:, 2], x[:, 3], x[:, 4] + 90], 1) for x in (a, b))
         turned = detops.box_iou_rotated(a, b)
         torch.testing.assert_close(turned, expected, rtol=1e-12, atol=1e-12)
@@ -153,7 +153,7 @@ def test_translated_and_turned():
         torch.testing.assert_close(full, turned, rtol=1e-12, atol=1e-12), quarters
 
 
-def test_upright_boxes_as_box_iou():
+def test_upright_boxes_match_box_iou():
     boxes = random_boxes(generator(6), 80, torch.float64)
     boxes[:, 4] = 0
     upright = detops.box_convert(boxes[:, :4], "cxcywh", "xyxy")
@@ -162,7 +162,7 @@ def test_upright_boxes_as_box_iou():
     )
 
 
-def test_degenerate_boxes(device):
+def test_degenerate_boxes_have_zero_iou(device):
     odd = torch.tensor(
         [
             [5.0, 5, 0, 10, 0],
@@ -196,7 +196,7 @@ NUMBERS = st.floats(width=32) | st.floats(-100, 100, width=32) | st.sampled_from
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.tuples(*[NUMBERS] * 5), min_size=1, max_size=20))
-def test_any_floats(rows):
+def test_any_floats_give_symmetric_iou_from_zero_to_one(rows):
     boxes = torch.tensor(rows, dtype=torch.float32)
     for x in (boxes, boxes.double()):
         iou = detops.box_iou_rotated(x, x)
@@ -209,14 +209,14 @@ def test_any_floats(rows):
 
 @settings(max_examples=300)
 @given(*[st.tuples(*[st.floats(-20, 20)] * 2, *[st.floats(0.1, 30)] * 2, st.floats(-400, 400))] * 2)
-def test_close_to_the_reference(a, b):
+def test_any_pair_matches_reference(a, b):
     a, b = (torch.tensor([x], dtype=torch.float64) for x in (a, b))
     ours, expected = detops.box_iou_rotated(a, b), box_iou_rotated(a, b)
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_tiny_boxes_pass_the_filter(isa):
-    """Areas and distances that float32 does not have."""
+def test_filter_passes_boxes_beyond_float32_range(isa):
+    """Areas and distances leave the range of float32."""
     for scale in (1e-30, 1e-20, 1e-10, 1e15, 1e25, 1e35):
         boxes = random_boxes(generator(7), 40, torch.float64)
         expected = detops.box_iou_rotated(boxes, boxes)
@@ -225,7 +225,7 @@ def test_tiny_boxes_pass_the_filter(isa):
         torch.testing.assert_close(scaled, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_dtypes(device):
+def test_box_iou_rotated_promotes_dtypes(device):
     a = random_boxes(generator(8), 30).to(device)
     for dtype in (torch.float16, torch.bfloat16):
         half = a.to(dtype)
@@ -236,7 +236,7 @@ def test_dtypes(device):
     assert detops.box_iou_rotated(a.half(), a.double()).dtype == torch.float64
 
 
-def test_layouts_and_empty(device):
+def test_box_iou_rotated_accepts_strided_and_empty_tensors(device):
     a = random_boxes(generator(9), 20).to(device)
     strided = a.t().contiguous().t()
     expected = detops.box_iou_rotated(a, a[::2].contiguous())
@@ -247,7 +247,7 @@ def test_layouts_and_empty(device):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_autocast():
+def test_op_passes_opcheck_compiles_and_autocasts():
     a, b = random_boxes(generator(10), 4), random_boxes(generator(11), 6)
     torch.library.opcheck(torch.ops.detops.box_iou_rotated.default, (a, b))
     torch.library.opcheck(torch.ops.detops.box_iou_rotated.default, (a, b, "iof"))
@@ -264,7 +264,7 @@ def test_opcheck_compile_autocast():
         )
 
 
-def test_no_gradient():
+def test_backward_of_box_iou_rotated_raises():
     a = random_boxes(generator(12), 4).requires_grad_()
     with pytest.raises(RuntimeError, match="derivative for detops::box_iou_rotated"):
         detops.box_iou_rotated(a, a).sum().backward()
@@ -283,6 +283,6 @@ B = torch.rand(3, 5)
         (lambda: detops.box_iou_rotated(B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )
-def test_bad_input(call, message):
+def test_box_iou_rotated_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.box_iou_rotated: {message}"):
         call()

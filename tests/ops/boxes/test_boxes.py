@@ -23,7 +23,7 @@ def rotated_boxes(fmt):
 
 @pytest.mark.parametrize("in_fmt", UPRIGHT)
 @pytest.mark.parametrize("out_fmt", UPRIGHT)
-def test_convert_upright(device, in_fmt, out_fmt):
+def test_upright_conversion_matches_torchvision(device, in_fmt, out_fmt):
     boxes = reference.random_boxes(30).to(device)
     boxes = torchvision.ops.box_convert(boxes, "xyxy", in_fmt)
     expected = torchvision.ops.box_convert(boxes, in_fmt, out_fmt)
@@ -32,13 +32,13 @@ def test_convert_upright(device, in_fmt, out_fmt):
 
 @pytest.mark.parametrize("in_fmt", ROTATED)
 @pytest.mark.parametrize("out_fmt", ROTATED)
-def test_convert_rotated(device, in_fmt, out_fmt):
+def test_rotated_conversion_matches_torchvision(device, in_fmt, out_fmt):
     boxes = rotated_boxes(in_fmt).to(device)
     expected = torchvision.ops.box_convert(boxes, in_fmt, out_fmt)
     torch.testing.assert_close(detops.box_convert(boxes, in_fmt, out_fmt), expected)
 
 
-def test_convert_is_differentiable_and_leaves_its_input_alone():
+def test_convert_is_differentiable_and_copies_its_input():
     boxes = reference.random_boxes(3, dtype=torch.double).requires_grad_()
     assert gradcheck(lambda b: detops.box_convert(b, "xyxy", "cxcywh"), (boxes,))
     assert detops.box_convert(boxes, "xyxy", "xyxy").data_ptr() != boxes.data_ptr()
@@ -47,12 +47,12 @@ def test_convert_is_differentiable_and_leaves_its_input_alone():
 
 
 @pytest.mark.parametrize("formats", [("xyxy", "xywhr"), ("xyxy", "yxyx"), ("", "xywh")])
-def test_convert_refuses_unknown_formats(formats):
+def test_convert_rejects_unknown_formats(formats):
     with pytest.raises(ValueError, match="detops.box_convert: in_fmt and out_fmt must both be"):
         detops.box_convert(torch.rand(2, 4), *formats)
 
 
-def test_area(device):
+def test_box_area_matches_torchvision(device):
     boxes = reference.random_boxes(30).to(device)
     torch.testing.assert_close(detops.box_area(boxes), torchvision.ops.box_area(boxes))
     large = torch.tensor([[0.0, 0, 400, 400]], device=device).half()
@@ -61,7 +61,7 @@ def test_area(device):
 
 
 @pytest.mark.parametrize("fmt", UPRIGHT)
-def test_area_of_formats(device, fmt):
+def test_box_area_of_every_format_matches_torchvision(device, fmt):
     boxes = torchvision.ops.box_convert(reference.random_boxes(30), "xyxy", fmt).to(device)
     expected = torchvision.ops.box_area(boxes, fmt)
     torch.testing.assert_close(detops.box_area(boxes, fmt), expected)
@@ -71,7 +71,7 @@ def test_area_of_formats(device, fmt):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integer_boxes(device, dtype):
+def test_integer_boxes_match_torchvision(device, dtype):
     side = min(300, torch.iinfo(dtype).max - 7)
     boxes = torch.tensor([[0, 0, side, side], [5, 7, side, side]], dtype=dtype, device=device)
     for fmt in UPRIGHT:
@@ -90,13 +90,13 @@ def test_integer_boxes(device, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_an_image_that_half_precision_cannot_express(device, dtype):
+def test_clip_accepts_image_size_beyond_half_precision(device, dtype):
     boxes = torch.tensor([[-5.0, 3, 60000, 40]], device=device).to(dtype)
     clipped = detops.clip_boxes_to_image(boxes, (30, 70000))
     assert torch.equal(clipped, boxes.new_tensor([[0, 3, 60000, 30]]))
 
 
-def test_clip(device):
+def test_clip_matches_torchvision(device):
     boxes = (reference.random_boxes(30) - 40).to(device)
     expected = torchvision.ops.clip_boxes_to_image(boxes, (30, 20))
     assert torch.equal(detops.clip_boxes_to_image(boxes, (30, 20)), expected)
@@ -106,7 +106,7 @@ def test_clip(device):
     assert gradcheck(lambda b: detops.clip_boxes_to_image(b, (30, 20)), (leaf,))
 
 
-def test_remove_small(device):
+def test_remove_small_boxes_matches_torchvision(device):
     boxes = (reference.random_boxes(60)).to(device)
     boxes[3, 0] = float("nan")
     for size in (0, 5.0, 20.0, 1e9):
@@ -146,7 +146,7 @@ def test_any_number_of_boxes_compiles_once(name, after_nms):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
-def test_export_with_any_number_of_boxes(name):
+def test_exported_ops_accept_any_number_of_boxes(name):
     class Module(torch.nn.Module):
         def forward(self, boxes, scores):
             return CALLS[name](boxes), CALLS[name](boxes[detops.nms(boxes, scores, 0.5)])
@@ -162,7 +162,7 @@ def test_export_with_any_number_of_boxes(name):
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_box_ops_match_eager():
     def call(boxes):
         clipped = detops.clip_boxes_to_image(boxes, (50, 60))
         return detops.box_area(detops.box_convert(clipped, "xyxy", "cxcywh"))
@@ -182,7 +182,7 @@ def test_compile():
         lambda b: detops.remove_small_boxes(b, 1),
     ],
 )
-def test_bad_shapes(call):
+def test_box_ops_reject_bad_shapes(call):
     with pytest.raises(
         RuntimeError, match=r"detops\.\w+: boxes must be \[(\.\.\.|N), 4\], got \[2, 3\]"
     ):

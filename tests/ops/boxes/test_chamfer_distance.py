@@ -12,7 +12,7 @@ from detops import _C
 def sets(batch, n, m, dtype=torch.float32, device="cpu", grid=0):
     generator = torch.Generator().manual_seed(batch + n + m)
     a, b = (torch.rand(batch, count, 2, generator=generator) * 40 for count in (n, m))
-    if grid:  # ties, and points that coincide
+    if grid:  # gives ties and coinciding points
         a, b = (a / grid).round() * grid, (b / grid).round() * grid
     return a.to(device, dtype), b.to(device, dtype)
 
@@ -22,7 +22,7 @@ SIZES = ((1, 1, 1), (1, 9, 9), (2, 1, 40), (3, 17, 16), (2, 33, 5), (1, 600, 31)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("grid", [0, 8])
-def test_equals_the_oracle(dtype, grid, device, isa):
+def test_chamfer_distance_matches_reference(dtype, grid, device, isa):
     for size in SIZES:
         a, b = sets(*size, dtype, device, grid)
         found = detops.chamfer_distance(a, b)
@@ -32,18 +32,18 @@ def test_equals_the_oracle(dtype, grid, device, isa):
         expected = reference.chamfer_distance(a.cpu(), b.cpu())
         for x, y in zip(rounded[:2], expected[:2], strict=True):
             torch.testing.assert_close(x.double(), y, rtol=1e-5, atol=1e-6)
-        if grid:  # exact: so are the first of equals
+        if grid:  # exact distances, so the first of equals is exact, too
             assert torch.equal(rounded[2], expected[2]) and torch.equal(rounded[3], expected[3])
 
 
-def test_gradients(device):
+def test_chamfer_distance_passes_gradcheck(device):
     for size in SIZES[:5]:
         a, b = (x.requires_grad_() for x in sets(*size, torch.double, device))
         assert gradcheck(lambda a, b: detops.chamfer_distance(a, b)[:2], (a, b))
         assert gradcheck(lambda a, b: detops.chamfer_distance(a, b)[1], (a, b))
 
 
-def test_gradient_of_shared_neighbours(device, isa):
+def test_gradient_adds_up_at_shared_neighbours(device, isa):
     a, b = (x.requires_grad_() for x in sets(2, 200, 7, device=device))
     dist1, dist2, idx1, idx2 = detops.chamfer_distance(a, b)
     weights = torch.rand_like(dist1), torch.rand_like(dist2)
@@ -57,7 +57,7 @@ def test_gradient_of_shared_neighbours(device, isa):
     assert not idx1.requires_grad
 
 
-def test_points_without_a_distance(device):
+def test_points_without_finite_distance_match_no_point(device):
     odd = torch.tensor([[math.nan, 0], [math.inf, 1], [1e30, 0], [0, 0], [3, 4]], device=device)
     a = odd[None].clone().requires_grad_()
     b = odd[None, [0, 4, 1]].clone().requires_grad_()
@@ -71,7 +71,7 @@ def test_points_without_a_distance(device):
     assert grads[1][0, 1].tolist() == [6, 8]
 
 
-def test_empty(device):
+def test_empty_sets_give_infinite_distances(device):
     for size in ((0, 3, 4), (2, 0, 3), (2, 3, 0), (2, 0, 0)):
         a, b = (torch.zeros(size[0], n, 2, device=device, requires_grad=True) for n in size[1:])
         dist1, dist2, idx1, idx2 = detops.chamfer_distance(a, b)
@@ -83,7 +83,7 @@ def test_empty(device):
         assert (a.grad == 0).all() and (b.grad == 0).all()
 
 
-def test_indices_out_of_range_are_passed_over(device):
+def test_backward_ignores_indices_out_of_range(device):
     a, b = sets(1, 4, 3, device=device)
     far = torch.tensor([[5, -7, 2**40, 2]], device=device)
     back = torch.tensor([[4, -1, 2**62]], device=device)
@@ -95,7 +95,7 @@ def test_indices_out_of_range_are_passed_over(device):
     torch.testing.assert_close(to_b[0, 2], 2 * (b[0, 2] - a[0, 3]))
 
 
-def test_layouts_and_mixed_dtypes(device):
+def test_chamfer_distance_accepts_any_layout_and_mixed_dtypes(device):
     a, b = sets(3, 21, 18, device=device)
     expected = detops.chamfer_distance(a, b)
     strided = a.permute(2, 1, 0).contiguous().permute(2, 1, 0)
@@ -111,7 +111,7 @@ def test_layouts_and_mixed_dtypes(device):
     assert detops.chamfer_distance(far, far * 0)[0].item() == 180_000  # beyond half precision
 
 
-def test_same_bits_for_any_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_bits(two_threads):
     a, b = (x.requires_grad_() for x in sets(5, 1500, 900))
 
     def both():
@@ -123,7 +123,7 @@ def test_same_bits_for_any_threads(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_chamfer_distance_passes_opcheck_compiles_and_vmaps():
     a, b = sets(2, 5, 3)
     forward = torch.library.opcheck
     forward(_C.chamfer_distance.default, (a, b))
@@ -159,6 +159,6 @@ A = torch.rand(2, 4, 2)
         (lambda f: f(A, A.to("meta")), "points2 must be on the device of points1"),
     ],
 )
-def test_bad_input(call, message):
+def test_chamfer_distance_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.chamfer_distance: {message}"):
         call(detops.chamfer_distance)

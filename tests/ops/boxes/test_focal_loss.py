@@ -33,7 +33,7 @@ def with_gradient(loss, x, *args, **kwargs):
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_equals_torchvision(isa, device, gamma, alpha, reduction):
+def test_focal_loss_matches_torchvision(isa, device, gamma, alpha, reduction):
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         x, t = inputs(37, 21, dtype=dtype, device=device)
         args = (t, alpha, gamma, reduction)
@@ -43,7 +43,7 @@ def test_equals_torchvision(isa, device, gamma, alpha, reduction):
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def test_defaults_are_torchvisions():
+def test_defaults_match_torchvision():
     x, t = inputs(5, 3)
     torch.testing.assert_close(detops.sigmoid_focal_loss(x, t), torchvision_focal_loss(x, t))
 
@@ -54,8 +54,8 @@ EPS = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 2**-11, torch.b
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_large_logits_and_soft_targets(isa, device, gamma, dtype):
-    """Up to 200, where e^x is beyond float32 and the losses below it; half rounds once."""
+def test_large_logits_and_soft_targets_match_reference(isa, device, gamma, dtype):
+    """At logits of 200, e^x overflows float32 and losses underflow. Half precision rounds once."""
     levels = torch.cat(
         [torch.linspace(-20, 20, 161), torch.tensor([-200.0, -99, -88, 88, 99, 200])]
     )
@@ -66,18 +66,18 @@ def test_large_logits_and_soft_targets(isa, device, gamma, dtype):
     expected = reference.sigmoid_focal_loss(x, t, 0.25, gamma)
     outer = torch.randn(loss.shape, generator=torch.Generator().manual_seed(1)).to(loss)
     (expected_grad,) = torch.autograd.grad(expected, x, outer.double())
-    # x times a few units in the last place of gamma log(miss), which is as large as gamma x.
+    # The error is x times a few ulps of gamma * log(miss), which is as large as gamma * x.
     spread = 1 + (gamma * 25 if gamma not in (0, 1, 2) else 0)
     rtol = EPS[dtype] + (spread * 2e-7 if dtype != torch.float64 else spread * 1e-15)
     assert loss.isfinite().all() and grad.isfinite().all()
     torch.testing.assert_close(loss.double(), expected, rtol=rtol, atol=SMALLEST[dtype])
-    # The gradient passes through 0 where the target is soft.
+    # With soft targets the gradient crosses 0.
     atol = max(SMALLEST[dtype], 4e-7 if dtype != torch.float64 else 1e-14)
     torch.testing.assert_close(grad.double(), expected_grad.double(), rtol=2 * rtol, atol=atol)
 
 
-def test_logarithm_is_exact_to_a_few_units(isa):
-    """Without weights and exponent the loss of a negative is log1p(e^x)."""
+def test_logarithm_is_accurate_to_a_few_ulps(isa):
+    """Without alpha and gamma, the loss of a negative is log1p(e^x)."""
     x = torch.linspace(-80, 0, 100_001)
     loss = _C.sigmoid_focal_loss_forward(x, torch.zeros_like(x), -1, 0)
     exact = torch.log1p(x.double().exp())
@@ -85,7 +85,7 @@ def test_logarithm_is_exact_to_a_few_units(isa):
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-def test_derivatives(device, gamma):
+def test_focal_loss_passes_gradcheck(device, gamma):
     x, _ = inputs(4, 5, dtype=torch.double, device=device)
     t = torch.rand(4, 5, dtype=torch.double, device=device).requires_grad_()
     for alpha in (0.3, -1):
@@ -96,7 +96,7 @@ def test_derivatives(device, gamma):
             )
 
 
-def test_gradient_of_targets_equals_torchvision():
+def test_gradient_of_targets_matches_torchvision():
     x, t = inputs(7, 5)
     t = (t * 0.8 + 0.1).requires_grad_()
     ours, theirs = (f(x, t, reduction="sum") for f in (detops.sigmoid_focal_loss,
@@ -105,7 +105,7 @@ def test_gradient_of_targets_equals_torchvision():
         torch.testing.assert_close(a, b)
 
 
-def test_second_derivative_is_refused():
+def test_second_derivative_raises():
     x, t = inputs(5)
     loss = detops.sigmoid_focal_loss(x, t, reduction="sum")
     (grad,) = torch.autograd.grad(loss, x, create_graph=True)
@@ -113,7 +113,7 @@ def test_second_derivative_is_refused():
         grad.sum().backward()
 
 
-def test_only_the_arguments_are_kept():
+def test_autograd_saves_only_the_arguments():
     x, t = inputs(5)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda s: kept.append(s) or s, lambda s: s):
@@ -122,11 +122,11 @@ def test_only_the_arguments_are_kept():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_reductions_in_half_precision(device, dtype):
-    """Sums are taken in float32: neither 70,000 losses nor the number of elements overflow."""
+def test_half_precision_reductions_sum_in_float32(device, dtype):
+    """Both 70,000 losses and the number of elements would overflow float16."""
     x, t = inputs(70_000, dtype=dtype, device=device)
     with torch.no_grad():
-        x[0] = 500  # a mean of losses, whose sum is beyond float16
+        x[0] = 500  # float16 holds the mean, but not the sum
         x[1:] = 5
         t.zero_()
     mean, grad = with_gradient(detops.sigmoid_focal_loss, x, t, reduction="mean")
@@ -138,7 +138,7 @@ def test_reductions_in_half_precision(device, dtype):
     torch.testing.assert_close(total.double(), exact, rtol=EPS[dtype] * 2, atol=0)
 
 
-def test_mixed_dtypes(device):
+def test_focal_loss_promotes_mixed_dtypes(device):
     x, t = inputs(9, 5, device=device)
     for a, b, result in [
         (torch.float16, torch.float32, torch.float32),
@@ -155,7 +155,7 @@ def test_mixed_dtypes(device):
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_meta_tensors(reduction):
+def test_meta_tensors_give_shapes_and_dtypes(reduction):
     x = torch.empty(9, 5, dtype=torch.float16, device="meta", requires_grad=True)
     loss, grad = with_gradient(detops.sigmoid_focal_loss, x, x.detach(), reduction=reduction)
     assert loss.is_meta and loss.dtype == torch.float16
@@ -177,7 +177,7 @@ def test_autocast_returns_float32(device):
 
 
 @pytest.mark.parametrize("gamma", [2, 0.5])
-def test_same_bits_for_any_threads_and_every_run(isa, two_threads, gamma):
+def test_every_run_and_thread_count_give_the_same_bits(isa, two_threads, gamma):
     x, t = inputs(331, 101)
 
     def call():
@@ -193,7 +193,7 @@ def test_same_bits_for_any_threads_and_every_run(isa, two_threads, gamma):
         assert torch.equal(a, b) and torch.equal(a, c)
 
 
-def test_a_sum_is_that_of_the_losses(isa, device):
+def test_sum_reduction_adds_up_the_losses(isa, device):
     for count in (0, 1, 7, 16, 8192, 8193, 100_003):
         x, t = inputs(count, device=device)
         losses = detops.sigmoid_focal_loss(x, t)
@@ -205,7 +205,7 @@ def test_a_sum_is_that_of_the_losses(isa, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.double])
-def test_memory_that_no_vector_begins_at(isa, device, dtype):
+def test_focal_loss_accepts_unaligned_memory(isa, device, dtype):
     for count in (1, 2, 15, 1027):
         x, t = inputs(count, dtype=dtype, device=device)
         shifted = [torch.empty(count + 1, dtype=dtype, device=device)[1:].copy_(a.detach())
@@ -221,8 +221,8 @@ def test_memory_that_no_vector_begins_at(isa, device, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_gradient_of_a_mean_is_rounded_once(device, dtype):
-    """1 / count is beyond what half precision holds; its product with the slope may not be."""
+def test_gradient_of_mean_is_rounded_once(device, dtype):
+    """Half precision cannot hold 1 / count, but may hold its product with the slope."""
     x, t = inputs(70_000, dtype=dtype, device=device)
     mean = detops.sigmoid_focal_loss(x, t, reduction="mean")
     (grad,) = torch.autograd.grad(mean, x)
@@ -232,7 +232,7 @@ def test_the_gradient_of_a_mean_is_rounded_once(device, dtype):
     torch.testing.assert_close(grad.double(), expected, rtol=EPS[dtype] * 1.1, atol=3e-8)
 
 
-def test_layouts_and_empty(device):
+def test_focal_loss_accepts_any_layout_and_empty_tensors(device):
     x, t = inputs(6, 4, 5, device=device)
     expected = with_gradient(detops.sigmoid_focal_loss, x, t)
     turned = t.permute(2, 0, 1).contiguous().permute(1, 2, 0)
@@ -270,7 +270,7 @@ def test_any_finite_logits_give_finite_losses(numbers, target, gamma, alpha):
     assert loss.isfinite().all() and (loss >= 0).all() and grad.isfinite().all()
 
 
-def test_nan_stays_where_it_is(isa, device):
+def test_nan_affects_only_its_element(isa, device):
     x, t = inputs(33, device=device)
     with torch.no_grad():
         x[5] = math.nan
@@ -281,7 +281,7 @@ def test_nan_stays_where_it_is(isa, device):
             assert result.isnan().nonzero().flatten().tolist() == [5, 9]
 
 
-def test_bad_input(device):
+def test_focal_loss_rejects_bad_input(device):
     x, t = inputs(3, 4, device=device)
     for alpha in (-0.5, 1.5, math.nan):
         with pytest.raises(ValueError, match=r"alpha must be in \[0, 1\], or -1 for no weights"):
@@ -307,7 +307,7 @@ def test_bad_input(device):
 
 
 @pytest.mark.slow
-def test_opcheck_and_compile():
+def test_focal_loss_passes_opcheck_and_compiles():
     x, t = inputs(9, 5, grad=False)
     ops = torch.ops.detops
     for reduced in (ops.sigmoid_focal_loss_forward, ops.sigmoid_focal_loss_sum):
@@ -326,7 +326,7 @@ def test_opcheck_and_compile():
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_vmap_and_func_grad(reduction):
+def test_vmap_and_func_grad_match_loop(reduction):
     x, t = inputs(3, 4, 5, grad=False)
 
     def loss(x, t):
@@ -344,7 +344,7 @@ def test_vmap_and_func_grad(reduction):
 
 @pytest.mark.parametrize("integer", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_family(device, integer, dtype):
+def test_maskrcnn_benchmark_loss_matches_torchvision(device, integer, dtype):
     logits, _ = inputs(40, 6, device=device)
     logits = logits.detach().to(dtype).requires_grad_()
     targets = torch.arange(40, device=device, dtype=integer) % 8 - 1  # -1 ignored, 0 background
@@ -364,7 +364,7 @@ def test_family(device, integer, dtype):
     assert not ours(logits)[0].any()
 
 
-def test_family_refuses_and_traces():
+def test_maskrcnn_benchmark_loss_rejects_bad_input_and_traces():
     x, t = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int32)
     for logits, targets, classes, message in [
         (x, t, 5, r"logits must be \[N, 5\], got \[3, 4\]"),

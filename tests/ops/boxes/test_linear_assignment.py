@@ -23,7 +23,7 @@ def same_total(cost, objects, expected):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_equals_scipy(isa, device, shape):
+def test_linear_assignment_matches_scipy(isa, device, shape):
     cost = torch.randn(3, *shape).to(device)
     found = detops.linear_assignment(cost)
     assert found.dtype == torch.int64 and found.shape == (3, shape[0])
@@ -39,8 +39,8 @@ def test_ties_have_the_same_total_as_scipy(isa, device, shape):
     same_total(cost, detops.linear_assignment(cost), by_scipy(cost.cpu()))
 
 
-def test_costs_that_are_hard(isa, device):
-    """Products, whose paths are long, and steps of very different size."""
+def test_hard_costs_have_the_same_total_as_scipy(isa, device):
+    """Products have long paths; exponentials have steps of very different size."""
     one = torch.arange(1.0, 81)
     for cost in (one[:, None] * one, -one[:, None] * one, one[:60, None] * one):
         same_total(
@@ -50,7 +50,7 @@ def test_costs_that_are_hard(isa, device):
     same_total(cost, detops.linear_assignment(cost.to(device)), by_scipy(cost))
 
 
-def test_every_matching_of_a_few(isa, device):
+def test_small_matrices_match_brute_force(isa, device):
     generator = torch.Generator().manual_seed(0)
     odd = torch.tensor([math.nan, math.inf, -math.inf])
     for queries in range(1, 5):
@@ -67,7 +67,7 @@ def test_every_matching_of_a_few(isa, device):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_small_matrix(data):
+def test_any_small_matrix_matches_brute_force_total(data):
     shape = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     number = st.one_of(
         st.integers(-3, 3).map(float), st.floats(width=32), st.sampled_from([1e200, 1e201, -1e300])
@@ -86,17 +86,17 @@ def test_any_small_matrix(data):
     assert torch.equal(*results)
 
 
-def test_pairs_without_a_cost_are_left_out(device):
+def test_pairs_without_finite_cost_stay_unmatched(device):
     cost = torch.tensor([[1.0, 2], [math.nan, math.inf], [0, -math.inf]], device=device)
     both = torch.stack([cost, torch.full_like(cost, math.nan)])
     assert detops.linear_assignment(both).tolist() == [[1, -1, 0], [-1, -1, -1]]
-    # Two queries for one object: the cheaper one, not the first one.
+    # Two queries compete for one object: the cheaper one wins, not the first.
     one = torch.tensor([[[5.0, math.inf], [1, math.inf]]], device=device)
     assert detops.linear_assignment(one).tolist() == [[-1, 0]]
-    # As many pairs as there can be, whatever they cost.
+    # Matches as many pairs as possible, whatever they cost.
     dear = torch.tensor([[[0.0, 1e30], [1e30, math.inf]]], device=device)
     assert detops.linear_assignment(dear).tolist() == [[1, 0]]
-    # Equal costs, and those of one object where others have none.
+    # All costs are equal, and one pair has none.
     flat = torch.tensor([[[3.0, math.nan], [3, 3]]], device=device)
     assert detops.linear_assignment(flat).tolist() == [[0, 1]]
 
@@ -107,7 +107,7 @@ def test_costs_are_compared_in_float64(isa, device, dtype):
     expected = detops.linear_assignment(cost.double())
     assert torch.equal(detops.linear_assignment(cost.to(device)).cpu(), expected)
     same_total(cost, expected, by_scipy(cost.double()))
-    if dtype == torch.float32:  # a sum in float32 would not tell 1e8 + 2 from 1e8 + 3
+    if dtype == torch.float32:  # float32 cannot distinguish 1e8 + 2 from 1e8 + 3
         close = torch.tensor([[[1e8, 3.0], [2, 1e8]], [[2, 1e8], [1e8, 3.0]]], device=device)
         assert detops.linear_assignment(close).tolist() == [[1, 0], [0, 1]]
         wide = torch.tensor([[[1e8, 0, 7], [1e8, 1, 7], [1e8, 9, 7.0]]], device=device)
@@ -115,7 +115,7 @@ def test_costs_are_compared_in_float64(isa, device, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
-def test_images_with_different_numbers_of_objects(isa, device, dtype):
+def test_num_objects_limits_the_columns_of_each_image(isa, device, dtype):
     cost = torch.randn(6, 30, 40)
     counts = [0, 1, 29, 30, 31, 40]
     expected = torch.stack([by_scipy(c[None, :, :n])[0] for c, n in zip(cost, counts, strict=True)])
@@ -127,7 +127,7 @@ def test_images_with_different_numbers_of_objects(isa, device, dtype):
     assert torch.equal(torch.stack(alone), expected)
 
 
-def test_numbers_out_of_range(device, values_are_checked):
+def test_num_objects_out_of_range_raises_or_is_clamped(device, values_are_checked):
     cost = torch.randn(3, 5, 4, device=device)
     for wrong, taken in ((-1, 0), (5, 4), (2**63 - 1, 4), (-(2**63), 0)):
         given = torch.tensor([4, wrong, 2], device=device)
@@ -142,7 +142,7 @@ def test_numbers_out_of_range(device, values_are_checked):
             assert torch.equal(detops.linear_assignment(cost, given), expected)
 
 
-def test_layouts(isa, device):
+def test_linear_assignment_accepts_any_layout(isa, device):
     whole = torch.randn(4, 31, 50, device=device)
     for part in (whole[::2], whole[:, 3:20], whole[:, :, 7:30], whole[:, :, ::3], whole.mT):
         assert torch.equal(
@@ -154,19 +154,19 @@ def test_layouts(isa, device):
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)])
-def test_nothing_to_match(device, poison, shape):
+def test_empty_costs_leave_queries_unmatched(device, poison, shape):
     found = detops.linear_assignment(torch.zeros(shape, device=device))
     assert found.shape == shape[:2] and (found == -1).all()
     counts = torch.zeros(shape[0], dtype=torch.int64, device=device)
     assert torch.equal(detops.linear_assignment(torch.zeros(shape, device=device), counts), found)
 
 
-def test_more_columns_than_a_block_has_memory_for(device):
+def test_costs_too_wide_for_block_memory_match_scipy(device):
     cost = torch.randn(2, 6, 2500)
     assert torch.equal(detops.linear_assignment(cost.to(device)).cpu(), by_scipy(cost))
 
 
-def test_any_number_of_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_matching(two_threads):
     cost = torch.randint(0, 20, (16, 80, 60)).float()
     one, two = two_threads(lambda: detops.linear_assignment(cost))
     assert torch.equal(one, two)
@@ -182,7 +182,7 @@ def test_devices_and_instruction_sets_agree_on_ties(isa, device):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_linear_assignment_passes_opcheck_compiles_and_vmaps():
     cost, counts = torch.randn(2, 7, 5), torch.tensor([3, 5])
     op = torch.ops.detops.linear_assignment.default
     torch.library.opcheck(op, (cost, counts))
@@ -196,12 +196,12 @@ def test_opcheck_compile_vmap():
     assert torch.equal(both[1], detops.linear_assignment(cost))
 
 
-def test_has_no_gradient():
+def test_matching_does_not_require_grad():
     cost = torch.randn(1, 4, 3, requires_grad=True)
     assert not detops.linear_assignment(cost).requires_grad
 
 
-def test_bad_input(device):
+def test_linear_assignment_rejects_bad_input(device):
     cost = torch.zeros(2, 3, 4, device=device)
     with pytest.raises(RuntimeError, match=r"detops.linear_assignment: cost must be \[B, N, M\]"):
         detops.linear_assignment(cost[0])
@@ -213,7 +213,7 @@ def test_bad_input(device):
         detops.linear_assignment(cost, torch.zeros(2, device=device))
 
 
-def test_scipy_refuses_what_is_left_out_here():
+def test_scipy_rejects_costs_that_detops_skips():
     for x in (math.nan, -math.inf):
         with pytest.raises(ValueError, match="invalid"):
             linear_sum_assignment(torch.tensor([[x]]))

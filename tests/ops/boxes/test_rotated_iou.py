@@ -10,7 +10,7 @@ from detops.bench.rotated import plain_rotated_iou
 
 
 def pairs(count=60, dtype=torch.float64, kind="mixed", device="cpu", seed=0):
-    """Boxes near each other, of which some do not meet."""
+    """Returns pairs of nearby boxes; some pairs do not overlap."""
     generator = torch.Generator().manual_seed(seed)
     first = random_boxes(generator, count, torch.float64, kind)
     moved = torch.randn(count, 5, generator=generator, dtype=torch.float64)
@@ -20,7 +20,7 @@ def pairs(count=60, dtype=torch.float64, kind="mixed", device="cpu", seed=0):
 
 
 def differences(first, second, mode, step=1e-5):
-    """Central differences of the reference, in float64."""
+    """Returns central differences of the reference in float64."""
     found = []
     for k, boxes in enumerate((first, second)):
         gradient = torch.zeros_like(boxes)
@@ -38,7 +38,7 @@ def differences(first, second, mode, step=1e-5):
 
 @pytest.mark.parametrize("mode", ["iou", "iof"])
 @pytest.mark.parametrize("kind", ["mixed", "thin", "sizes"])
-def test_equals_the_reference(kind, mode, device, isa):
+def test_rotated_iou_and_gradient_match_reference(kind, mode, device, isa):
     first, second = pairs(40, kind=kind, device=device)
     found = detops.rotated_iou(first, second, mode)
     a, b = (x.detach().cpu() for x in (first, second))
@@ -53,7 +53,7 @@ def test_equals_the_reference(kind, mode, device, isa):
 
 
 @pytest.mark.parametrize("mode", ["iou", "iof"])
-def test_derivatives(mode, device):
+def test_rotated_iou_passes_gradcheck(mode, device):
     first, second = pairs(12, device=device)
     assert gradcheck(lambda a, b: detops.rotated_iou(a, b, mode), (first, second))
     (slope, _) = torch.autograd.grad(
@@ -64,7 +64,7 @@ def test_derivatives(mode, device):
 
 
 @pytest.mark.parametrize("mode", ["iou", "giou", "diou"])
-def test_derivatives_of_losses(mode, device):
+def test_rotated_iou_losses_pass_gradcheck(mode, device):
     first, second = pairs(12, device=device, seed=1)
     for reduction in ("none", "mean", "sum"):
         assert gradcheck(
@@ -72,7 +72,7 @@ def test_derivatives_of_losses(mode, device):
         )
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_rotated_iou():
     first, second = pairs(200)
     ours, theirs = detops.rotated_iou(first, second), plain_rotated_iou(first, second)
     torch.testing.assert_close(ours, theirs)
@@ -85,10 +85,10 @@ def test_the_benchmarks_plain_version_computes_the_same():
         torch.testing.assert_close(a, b)
 
 
-def test_coinciding_boxes_have_no_gradient(device):
-    """The mean of the one-sided derivatives, at any angle, however the box is written down."""
+def test_coinciding_boxes_have_zero_gradient(device):
+    """The gradient is the mean of the one-sided derivatives, in every notation of the box."""
     boxes = pairs(50, device=device)[0].detach()
-    boxes[:, 4] = (boxes[:, 4] * 8).round() / 8  # which quarter turns change exactly
+    boxes[:, 4] = (boxes[:, 4] * 8).round() / 8  # quarter turns change these exactly
     one = boxes.clone().requires_grad_()
     for other in (
         boxes,
@@ -101,17 +101,17 @@ def test_coinciding_boxes_have_no_gradient(device):
         assert gradient.abs().max() < 1e-12
 
 
-def test_sides_that_coincide(device):
-    """A box that shares a side with a larger one around it: half of what moving outwards gives."""
+def test_shared_side_halves_the_outward_gradient(device):
+    """If a larger box shares a side, the gradient is half of what moving outwards gives."""
     one = torch.tensor([[2.0, 5, 4, 2, 0]], dtype=torch.float64, device=device).requires_grad_()
     around = torch.tensor([[5.0, 5, 10, 10, 0]], dtype=torch.float64, device=device)
     found = detops.rotated_iou(one, around, "iof")
     (gradient,) = torch.autograd.grad(found, one)
-    # To the left the part of length 2 leaves the large box; to the right nothing changes.
+    # Moving left, the side of length 2 leaves the large box; moving right changes nothing.
     assert gradient.flatten().tolist() == pytest.approx([0.125, 0, -0.0625, 0, 0], abs=1e-15)
 
 
-def test_without_a_value_or_an_overlap(device):
+def test_undefined_or_zero_iou_has_zero_gradient(device):
     plain = [5.0, 5, 10, 10, 0]
     odd = [
         [5.0, 5, 0, 10, 0],
@@ -133,7 +133,7 @@ def test_without_a_value_or_an_overlap(device):
                 assert (gradient == 0).all()
 
 
-def test_upright_boxes_have_the_losses_of_upright_boxes(device):
+def test_upright_boxes_match_axis_aligned_losses(device):
     first, second = pairs(100, device=device)
     with torch.no_grad():
         first[:, 4] = second[:, 4] = 0
@@ -142,7 +142,7 @@ def test_upright_boxes_have_the_losses_of_upright_boxes(device):
         ours = detops.rotated_iou_loss(first, second, mode)
         theirs = getattr(detops, f"{name}_box_iou_loss")(*upright)
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
-    # A right angle makes w of h.
+    # Rotating by a right angle swaps w and h.
     turned = first[:, [0, 1, 3, 2, 4]] + first.new_tensor([0, 0, 0, 0, 90])
     for mode in ("iou", "giou", "diou"):
         torch.testing.assert_close(
@@ -151,7 +151,7 @@ def test_upright_boxes_have_the_losses_of_upright_boxes(device):
         )
 
 
-def test_reductions_and_dtypes(device):
+def test_losses_reduce_and_promote_dtypes(device):
     first, second = pairs(30, torch.float32, device=device)
     for mode in ("iou", "giou", "diou"):
         each = detops.rotated_iou_loss(first, second, mode)
@@ -177,7 +177,7 @@ def test_reductions_and_dtypes(device):
         assert a.dtype == dtype and torch.equal(a, b.to(dtype))
 
 
-def test_layouts_and_nothing(device):
+def test_rotated_iou_accepts_strided_and_empty_tensors(device):
     first, second = pairs(20, torch.float32, device=device)
     strided = second.detach().mT.contiguous().mT.requires_grad_()
     grad = torch.randn(40, device=device)[::2]
@@ -193,7 +193,7 @@ def test_layouts_and_nothing(device):
         assert gradient.shape == (0, 5)
 
 
-def test_on_the_device(device):
+def test_rotated_iou_on_device_matches_cpu(device):
     for kind in KINDS:
         first, second = pairs(50, torch.float32, kind, device)
         here = [x.detach().cpu().requires_grad_() for x in (first, second)]
@@ -216,7 +216,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_and_vmap():
+def test_rotated_iou_passes_opcheck_and_vmaps():
     first, second = (x.detach() for x in pairs(6, torch.float32))
     ops = torch.ops.detops
     torch.library.opcheck(ops.rotated_iou.default, (first.requires_grad_(), second))
@@ -229,7 +229,7 @@ def test_opcheck_and_vmap():
     assert torch.equal(one[0], detops.rotated_iou(first, second))
 
 
-def test_bad_input():
+def test_rotated_iou_rejects_bad_input():
     boxes = torch.rand(3, 5)
     with pytest.raises(
         RuntimeError, match=r"detops.rotated_iou: boxes2 must be \[3, 5\], got \[2, 5\]"

@@ -13,7 +13,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
 def case(rows, classes, dtype=torch.float32, device="cpu", scale=3.0):
-    """Logits, targets of which some are no class, weights."""
+    """Returns logits, targets and class weights; some targets are not a class."""
     generator = torch.Generator().manual_seed(rows + classes)
     x = (torch.randn(rows, classes, generator=generator) * scale).to(device, dtype)
     t = torch.randint(-1, classes + 1, (rows,), generator=generator).to(device)
@@ -27,7 +27,7 @@ def close(found, expected, dtype):
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_equals_the_oracle(gamma, dtype, device, isa):
+def test_softmax_focal_loss_matches_reference(gamma, dtype, device, isa):
     for rows, classes in ((1, 1), (5, 2), (7, 3), (9, 8), (3, 16), (31, 17), (40, 81), (4, 300)):
         x, t, weight = case(rows, classes, dtype, device)
         for given in (None, weight):
@@ -36,7 +36,7 @@ def test_equals_the_oracle(gamma, dtype, device, isa):
             expected = reference.softmax_focal_loss(x, t, 0.25, gamma, given)
             close(loss, expected, dtype)
             if classes == 1:
-                continue  # where the derivative of the oracle's power is infinite
+                continue  # the power in the reference has an infinite derivative
             outer = torch.linspace(-1, 1, rows, device=device, dtype=loss.dtype)
             (grad,) = torch.autograd.grad(loss, x, outer)
             (exact,) = torch.autograd.grad(expected, x, outer.double())
@@ -48,8 +48,8 @@ def test_equals_the_oracle(gamma, dtype, device, isa):
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-def test_sure_and_wrong_to_the_last(gamma, device, isa):
-    """Up to 200 apart, where p is 1 or below float32: finite, and near the oracle."""
+def test_extreme_logits_give_finite_accurate_losses(gamma, device, isa):
+    """Logits of up to 200 make p round to 1 or underflow float32."""
     for dtype in (torch.float32, torch.float64):
         sure = torch.tensor([0.0, 1, 5, 20, 40, 80, 200], dtype=dtype, device=device)
         x = torch.stack([sure, 0 * sure, -sure], 1).requires_grad_()
@@ -62,7 +62,7 @@ def test_sure_and_wrong_to_the_last(gamma, device, isa):
             torch.testing.assert_close(loss.double(), expected, rtol=3e-5, atol=1e-30)
 
 
-def test_equal_logits_and_one_class(device):
+def test_equal_logits_and_single_class_have_known_losses(device):
     x = torch.zeros(2, 4, device=device, requires_grad=True)
     loss = detops.softmax_focal_loss(x, torch.tensor([0, 3], device=device), 1.0, 2.0)
     torch.testing.assert_close(loss, torch.full_like(loss, 0.75**2 * math.log(4)))
@@ -73,7 +73,7 @@ def test_equal_logits_and_one_class(device):
         assert (loss == 0).all() and (grad == 0).all()
 
 
-def test_a_plain_cross_entropy():
+def test_zero_gamma_gives_cross_entropy():
     x, t, weight = case(50, 11, torch.double)
     t = t.clamp(0, 10)
     found = detops.softmax_focal_loss(x, t, 1, 0, weight.double())
@@ -82,7 +82,7 @@ def test_a_plain_cross_entropy():
     )
 
 
-def test_rows_that_do_not_count(device):
+def test_targets_outside_the_classes_are_ignored(device):
     x = torch.randn(5, 3, device=device)
     x[0], x[1, 1], x[2] = math.nan, math.inf, -math.inf
     x.requires_grad_()
@@ -93,21 +93,21 @@ def test_rows_that_do_not_count(device):
     assert detops.softmax_focal_loss(x, t, reduction="mean") == 0
 
 
-def test_a_nan_shows(device):
+def test_nan_logit_gives_nan_loss(device):
     x = torch.zeros(4, 20, device=device)
     for i, j in enumerate((0, 7, 19)):
         x[i, j] = math.nan
     loss = detops.softmax_focal_loss(x, torch.tensor([3, 7, 3, 3], device=device))
     assert loss.isnan().tolist() == [True, True, True, False]
-    # A class that is ruled out takes no part.
+    # A class with logit -inf does not contribute.
     x = torch.tensor([[0.0, -math.inf, 0.0]], device=device)
     loss = detops.softmax_focal_loss(x, torch.zeros(1, device=device).long(), 1.0, 0.0)
     torch.testing.assert_close(loss, torch.full_like(loss, math.log(2)))
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-def test_a_target_that_is_ruled_out(gamma, device, isa):
-    """Its loss is infinite; the gradient is its limit where p goes to 0."""
+def test_target_with_logit_minus_infinity_has_finite_gradient(gamma, device, isa):
+    """The loss is infinite; the gradient is its limit for p -> 0."""
     for dtype in (torch.float32, torch.float64):
         x = torch.tensor([[0.0, -math.inf, 0.0]], device=device, dtype=dtype, requires_grad=True)
         loss = detops.softmax_focal_loss(x, torch.ones(1, device=device).long(), 0.5, gamma)
@@ -117,7 +117,7 @@ def test_a_target_that_is_ruled_out(gamma, device, isa):
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("gamma", GAMMAS)
-def test_gradcheck(reduction, gamma, device):
+def test_softmax_focal_loss_passes_gradcheck(reduction, gamma, device):
     x, t, weight = case(6, 5, torch.double, device, 1.0)
     weight = weight.double().requires_grad_()
 
@@ -127,7 +127,7 @@ def test_gradcheck(reduction, gamma, device):
     assert gradcheck(loss, (x, weight))
 
 
-def test_reductions_and_empty(device):
+def test_reductions_match_losses_and_accept_empty_tensors(device):
     x, t, weight = case(40, 9, device=device)
     each = detops.softmax_focal_loss(x, t, weight=weight)
     torch.testing.assert_close(
@@ -146,7 +146,7 @@ def test_reductions_and_empty(device):
         assert none.grad.shape == shape
 
 
-def test_layouts_and_dtypes(device):
+def test_softmax_focal_loss_accepts_any_layout_and_dtype(device):
     x, t, weight = case(30, 12, device=device)
     expected = detops.softmax_focal_loss(x, t, weight=weight)
     strided = x.detach().t().contiguous().t().requires_grad_()
@@ -167,7 +167,7 @@ def test_layouts_and_dtypes(device):
         assert torch.equal(found, detops.softmax_focal_loss(narrow.float(), t))
 
 
-def test_same_bits_for_any_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_bits(two_threads):
     x, t, weight = case(5000, 21)
 
     def both():
@@ -179,7 +179,7 @@ def test_same_bits_for_any_threads(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_op_passes_opcheck_compiles_and_vmaps():
     x, t, weight = case(6, 5)
     logits = x.detach()
     for given in (None, weight):
@@ -219,11 +219,11 @@ X, T = torch.rand(4, 3), torch.zeros(4).long()
         (lambda f: f(X, T.to("meta")), "targets must be on the device of inputs"),
     ],
 )
-def test_bad_input(call, message):
+def test_softmax_focal_loss_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.softmax_focal_loss: {message}"):
         call(detops.softmax_focal_loss)
 
 
-def test_an_unknown_reduction():
+def test_unknown_reduction_raises():
     with pytest.raises(ValueError, match="reduction must be none, mean or sum, got max"):
         detops.softmax_focal_loss(X, T, reduction="max")

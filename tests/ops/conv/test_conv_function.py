@@ -1,4 +1,4 @@
-"""Convolutions that are trained: results and gradients are those of PyTorch's layers."""
+"""Trained convolutions: results and gradients match the PyTorch layers."""
 
 import copy
 
@@ -14,7 +14,7 @@ from detops.modeling.backbone.conv_function import flatten
 from detops.modeling.backbone.norm import FrozenBatchNorm2d
 from detops.packed import in_squares
 
-SHAPE = (2, 20, 19, 23)  # pixels enough
+SHAPE = (2, 20, 19, 23)  # enough pixels for the package's own function
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -27,7 +27,7 @@ def norm_of(channels):
 
 @pytest.fixture
 def used(monkeypatch):
-    """How often the package's own function was called."""
+    """Records the calls of the package's own function."""
     calls = []
     apply = convolutions.Conv2dFunction.apply
 
@@ -53,7 +53,7 @@ def gradients(run, tensors, grad):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1), (3, 0), (3, 2)])
-def test_like_the_layers(used, kernel, padding, with_norm, bias, layout):
+def test_conv2d_matches_the_layers(used, kernel, padding, with_norm, bias, layout):
     torch.manual_seed(0)
     conv = nn.Conv2d(20, 33, kernel, padding=padding, bias=bias).to(memory_format=layout)
     norm = norm_of(33) if with_norm else None
@@ -84,7 +84,7 @@ def test_like_the_layers(used, kernel, padding, with_norm, bias, layout):
     assert len(used) == 4
 
 
-def test_second_derivatives(used):
+def test_second_derivatives_match_the_layers(used):
     torch.manual_seed(0)
     conv = nn.Conv2d(16, 17, 3, padding=1)
     x = torch.randn(2, 16, 18, 18, requires_grad=True)
@@ -102,7 +102,7 @@ def test_second_derivatives(used):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_transposed(used, bias, layout):
+def test_deconv2d_matches_the_layer(used, bias, layout):
     torch.manual_seed(0)
     deconv = nn.ConvTranspose2d(6, 5, 2, stride=2, bias=bias)
     x = torch.randn(7, 6, 9, 10).to(memory_format=layout).requires_grad_()
@@ -122,7 +122,7 @@ def test_transposed(used, bias, layout):
 
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize("size", [(3, 4), (15, 17), (1, 1)])
-def test_pointwise_layers_of_few_pixels(used, size, with_norm):
+def test_pointwise_layers_of_few_pixels_match_the_layers(used, size, with_norm):
     torch.manual_seed(0)
     conv = nn.Conv2d(70, 66, 1, bias=not with_norm)
     norm = norm_of(66) if with_norm else None
@@ -142,7 +142,7 @@ def test_pointwise_layers_of_few_pixels(used, size, with_norm):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_flatten(dtype):
+def test_flatten_matches_pytorch(dtype):
     x = torch.randn(600, 64, 3, 5).to(dtype).to(memory_format=torch.channels_last).requires_grad_()
     flat = flatten(x)
     assert torch.equal(flat, x.flatten(1)) and flat.grad_fn.name() == "FlattenFunctionBackward"
@@ -158,8 +158,8 @@ def test_flatten(dtype):
     torch.testing.assert_close(torch.autograd.grad(total.sum(), x)[0], torch.full_like(x, 2))
 
 
-def test_left_to_pytorch(used):
-    """Few pixels, steps, groups, other dtypes, hooks, autocast and transforms."""
+def test_pytorch_runs_unsupported_convolutions(used):
+    """Covers few pixels, strides, groups, other dtypes, hooks, autocast and transforms."""
     conv, few, many = nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8), (1, 16, 32, 32)
     conv2d(conv, torch.randn(few, requires_grad=True))
     x = torch.randn(many, requires_grad=True)
@@ -180,12 +180,12 @@ def test_left_to_pytorch(used):
     assert len(used) == 1
 
 
-def test_weights_that_change_without_a_gradient():
-    """In training the proposal network is run without one, after each step with other weights."""
+def test_conv2d_without_gradients_sees_changed_weights():
+    """Training runs the proposal network without gradients, with new weights after each step."""
     torch.manual_seed(0)
     conv = nn.Conv2d(16, 18, 3, padding=1)
     for _ in range(2):
-        for size in (32, 5):  # few pixels take what many have arranged
+        for size in (32, 5):  # few pixels reuse the weights packed for many
             x = torch.randn(1, 16, size, size)
             with torch.no_grad():
                 found = conv2d(conv, x, relu=True)
@@ -203,7 +203,7 @@ def test_weights_that_change_without_a_gradient():
     assert not convolutions._KEPT[conv].winograd
 
 
-def test_steps_take_the_same_memory_again():
+def test_training_steps_reuse_the_same_memory():
     torch.manual_seed(0)
     layers = [nn.Conv2d(32, 32, 3, padding=1) for _ in range(3)]
     held = []

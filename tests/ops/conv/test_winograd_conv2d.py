@@ -1,4 +1,4 @@
-"""winograd_conv2d against a convolution in double, and packed_conv2d, which has the kernels."""
+"""winograd_conv2d, and packed_conv2d with the kernels, against a convolution in float64."""
 
 import math
 
@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 import detops
 
-# Of a sum of products: Winograd's algorithm rounds more than products that are added one by one.
+# Tolerance of a sum of products: Winograd rounds more than adding the products one by one.
 WITHIN = {torch.float32: 2e-5, torch.float64: 1e-13}
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 raw = torch.ops.detops
 
 
 def inputs(shape, outputs, kernel=3, dtype=torch.float32, layout=LAYOUTS[0], seed=0):
-    """A map, and weights whose sums are around 1."""
+    """Returns a map, weights with sums around 1, and biases."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator).to(dtype, memory_format=layout)
     size = (outputs, shape[1], kernel, kernel)
@@ -26,8 +26,8 @@ def inputs(shape, outputs, kernel=3, dtype=torch.float32, layout=LAYOUTS[0], see
     return x, weight.to(dtype), torch.randn(outputs, generator=generator).to(dtype)
 
 
-# Fewer pixels than a tile, one to three more than tiles, more channels than a vector has, and more
-# outputs than a panel.
+# Fewer pixels than a tile, one to three pixels more than tiles, more channels than a vector, and
+# more outputs than a panel.
 SHAPES = (
     ((1, 1, 1, 1), 1),
     ((2, 3, 4, 5), 5),
@@ -42,7 +42,7 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_stride_of_a_single_row_means_nothing(device, dtype):
+def test_stride_of_a_single_row_is_ignored(device, dtype):
     shape, strides = (2, 4, 1, 5), (20, 1, 4, 4)
     x, weight, _ = inputs(shape, 17, dtype=dtype)
     odd = torch.empty_strided(shape, strides, dtype=dtype).copy_(x)
@@ -62,7 +62,7 @@ def test_the_stride_of_a_single_row_means_nothing(device, dtype):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", WITHIN)
 @pytest.mark.parametrize(("shape", "outputs"), SHAPES)
-def test_equals_a_convolution(isa, device, shape, outputs, dtype, layout):
+def test_winograd_conv2d_matches_a_convolution(isa, device, shape, outputs, dtype, layout):
     x, weight, bias = inputs(shape, outputs, dtype=dtype, layout=layout)
     for padding in (1, (2, 1), 0):
         if padding == 0 and min(shape[2:]) < 3:
@@ -81,7 +81,7 @@ def test_equals_a_convolution(isa, device, shape, outputs, dtype, layout):
 
 @settings(max_examples=40)
 @given(st.data())
-def test_any_size(data):
+def test_any_size_matches_a_convolution(data):
     draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
     shape = (draw(0, 3), draw(1, 35), draw(1, 20), draw(1, 20))
     padding = (draw(1, 2), draw(1, 2))
@@ -91,7 +91,7 @@ def test_any_size(data):
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=WITHIN[torch.float32])
 
 
-def test_nothing_to_add_up_and_nothing_to_compute(device):
+def test_zero_channels_give_the_bias_and_zero_outputs_are_empty(device):
     bias = torch.randn(2, device=device)
     found = detops.winograd_conv2d(*(bias.new_zeros(s) for s in ((1, 0, 2, 3), (2, 0, 3, 3))), bias)
     assert torch.equal(found, bias.view(1, 2, 1, 1).expand(1, 2, 2, 3))
@@ -99,7 +99,7 @@ def test_nothing_to_add_up_and_nothing_to_compute(device):
     assert found.shape == (1, 0, 2, 4)
 
 
-def test_the_error_that_the_docs_state(isa):
+def test_error_stays_within_the_documented_bound(isa):
     x, weight, _ = inputs((1, 256, 40, 40), 64, layout=torch.channels_last)
     exact = F.conv2d(x.double(), weight.double(), padding=1)
     error = (detops.winograd_conv2d(x, weight).double() - exact).abs()
@@ -116,7 +116,7 @@ def test_half_precision_rounds_once(isa, dtype):
     assert torch.equal(mixed, found)
 
 
-def test_strides_and_views(isa, device):
+def test_strided_views_give_the_same_results(isa, device):
     x, weight, bias = (t.to(device) for t in inputs((2, 6, 9, 11), 4))
     every_second = torch.randn(2, 12, 18, 11, device=device)[:, ::2, ::2]
     every_second.copy_(x)
@@ -125,7 +125,7 @@ def test_strides_and_views(isa, device):
     assert torch.equal(detops.winograd_conv2d(every_second, turned, bias), expected)
 
 
-def test_what_is_not_finite_stays_in_its_tile(isa):
+def test_nonfinite_values_stay_in_their_tile(isa):
     x, weight, bias = inputs((1, 4, 16, 16), 3)
     expected = detops.winograd_conv2d(x, weight, bias)
     for value in (math.nan, math.inf):
@@ -136,21 +136,21 @@ def test_what_is_not_finite_stays_in_its_tile(isa):
         assert torch.equal(found[0, :, 8:], expected[0, :, 8:])
 
 
-def test_an_image_alone_is_what_it_is_among_others(isa):
+def test_image_gives_the_same_bits_alone_and_in_a_batch(isa):
     x, weight, bias = inputs((20, 7, 14, 9), 35, layout=torch.channels_last)
     together = detops.winograd_conv2d(x, weight, bias)
     for some in (slice(0, 1), slice(3, 8)):
         assert torch.equal(detops.winograd_conv2d(x[some], weight, bias), together[some])
 
 
-def test_gradients(isa):
+def test_derivatives_pass_gradcheck(isa):
     x, weight, bias = (t.requires_grad_() for t in inputs((2, 3, 5, 6), 4, dtype=torch.float64))
     for padding in (1, (0, 2)):
         assert gradcheck(lambda *a, p=padding: detops.winograd_conv2d(*a, p), (x, weight, bias))
     assert gradgradcheck(detops.winograd_conv2d, (x, weight, bias))
 
 
-def test_gradients_are_those_of_a_convolution(device):
+def test_gradients_match_a_convolution(device):
     given = [t.to(device) for t in inputs((2, 16, 12, 9), 20, layout=torch.channels_last)]
     ours, theirs = ([t.clone().requires_grad_() for t in given] for _ in range(2))
     detops.winograd_conv2d(*ours).square().sum().backward()
@@ -162,7 +162,7 @@ def test_gradients_are_those_of_a_convolution(device):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", WITHIN)
 @pytest.mark.parametrize(("shape", "outputs"), [*SHAPES, ((3, 20, 57, 61), 17)])
-def test_the_gradient_in_the_weights(isa, shape, outputs, dtype, layout):
+def test_weight_gradient_matches_a_convolution(isa, shape, outputs, dtype, layout):
     x, weight, _ = inputs(shape, outputs, dtype=dtype, layout=layout)
     for padding in (1, (2, 1), 0):
         if padding == 0 and min(shape[2:]) < 3:
@@ -181,13 +181,13 @@ def test_the_gradient_in_the_weights(isa, shape, outputs, dtype, layout):
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4, 5), (2, 0, 4, 5)])
-def test_no_gradient_in_the_weights(shape):
+def test_weight_gradient_of_empty_input_is_zero(shape):
     grad = torch.zeros(shape[0], 7, 4, 5)
     found = raw.winograd_conv2d_backward_weight(grad, torch.zeros(shape), [1, 1])
     assert torch.equal(found, torch.zeros(7, shape[1], 3, 3))
 
 
-def test_the_gradient_in_the_weights_is_that_of_any_number_of_threads():
+def test_weight_gradient_is_the_same_for_any_thread_count():
     generator = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(3, c, 60, 60, generator=generator) for c in (24, 40))
     threads = torch.get_num_threads()
@@ -201,7 +201,7 @@ def test_the_gradient_in_the_weights_is_that_of_any_number_of_threads():
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_a_gradient_of_another_size_is_refused():
+def test_weight_gradient_rejects_a_gradient_of_another_size():
     message = r"detops.winograd_conv2d_backward_weight: grad must be \[N, O, 4, 5\], got"
     with pytest.raises(RuntimeError, match=message):
         raw.winograd_conv2d_backward_weight(
@@ -210,13 +210,13 @@ def test_a_gradient_of_another_size_is_refused():
 
 
 @pytest.mark.slow
-def test_an_exported_graph_has_a_plain_convolution():
+def test_exported_graph_contains_a_plain_convolution():
     program = torch.export.export(detops.ops.WinogradConv2d(3, 4), (torch.randn(1, 3, 8, 8),))
     called = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
     assert called == ["aten.conv2d.default"]
 
 
-def test_the_module_has_the_weights_of_a_convolution():
+def test_module_loads_the_weights_of_a_convolution():
     torch.manual_seed(0)
     plain = torch.nn.Conv2d(5, 6, 3, padding=1)
     ours = detops.ops.WinogradConv2d(5, 6)
@@ -238,13 +238,13 @@ def test_the_module_has_the_weights_of_a_convolution():
         ((torch.zeros(1, 2, 3, 3), torch.zeros(4, 2, 3, 3), torch.zeros(3)), r"bias must be \[4\]"),
     ],
 )
-def test_what_is_refused(arguments, message):
+def test_winograd_conv2d_rejects_bad_arguments(arguments, message):
     with pytest.raises(RuntimeError, match=f"detops.winograd_conv2d: .*{message}"):
         detops.winograd_conv2d(*arguments)
 
 
-# Height, width, channels, outputs; kernel, stride, padding, dilation. Rows of 1,024 channels share
-# their places in the cache, and are copied; so are those of 512 at a stride of 2.
+# Height, width, channels, outputs; kernel, stride, padding, dilation. Rows of 1,024 channels map to
+# the same cache sets and are copied; so are rows of 512 channels at a stride of 2.
 DIRECT = (
     ((5, 7, 3, 4), (3, 3), (1, 1), (1, 1), (1, 1)),
     ((1, 1, 1, 1), (1, 1), (1, 1), (0, 0), (1, 1)),
@@ -260,7 +260,7 @@ DIRECT = (
 @pytest.mark.parametrize("dtype", WITHIN)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", DIRECT)
-def test_packed_conv2d(isa, case, layout, dtype):
+def test_packed_conv2d_matches_a_convolution(isa, case, layout, dtype):
     (height, width, channels, outputs), kernel, *window = case
     x, weight, bias = inputs((2, channels, height, width), outputs, max(kernel), dtype, layout)
     weight = weight[:, :, : kernel[0], : kernel[1]]
@@ -277,7 +277,7 @@ def test_packed_conv2d(isa, case, layout, dtype):
         )
 
 
-def test_packed_weights_at_points(isa):
+def test_packed_winograd_weights_match_a_convolution(isa):
     x, weight, bias = inputs((2, 20, 14, 14), 40, layout=torch.channels_last)
     add = torch.randn(2, 40, 14, 14)
     packed = raw.pack_winograd_weight(weight)
@@ -287,8 +287,8 @@ def test_packed_weights_at_points(isa):
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5, check_stride=False)
 
 
-def test_no_channels_under_a_huge_kernel():
-    """Nothing is added up, and it takes neither the time nor the memory of so many weights."""
+def test_zero_channels_with_a_huge_kernel_give_the_bias():
+    """The sum is empty and needs neither the time nor the memory of that many weights."""
     side, bias = 2**31 - 1, torch.arange(3.0)
     window = [side, side], [1, 1], [side // 2, side // 2], [1, 1]
     none = torch.zeros(1, 0, 2, 2), torch.zeros(1, 1, 0, 32)
@@ -296,7 +296,7 @@ def test_no_channels_under_a_huge_kernel():
     assert torch.equal(found, bias.view(1, 3, 1, 1).expand(1, 3, 2, 2))
 
 
-def test_a_rectifier_leaves_nan():
+def test_relu_keeps_nan():
     x = torch.tensor([math.nan, -1.0, 2.0]).view(1, 1, 1, 3)
     packed = raw.pack_conv2d_weight(torch.ones(1, 1, 1, 1))
     found = raw.packed_conv2d(x, packed, None, None, 1, [1, 1], [1, 1], [0, 0], [1, 1], True)
@@ -317,12 +317,12 @@ def test_a_rectifier_leaves_nan():
         ((1, 1, 18, 32), ([3, 3], [0, 1], [0, 0], [1, 1]), "stride must be at least 1"),
     ],
 )
-def test_packed_weights_that_are_refused(packed, window, message):
+def test_packed_conv2d_rejects_bad_weights_and_windows(packed, window, message):
     with pytest.raises(RuntimeError, match=f"detops.packed_conv2d: .*{message}"):
         raw.packed_conv2d(torch.zeros(1, 2, 5, 5), torch.zeros(packed), None, None, 4, *window)
 
 
-def test_the_benchmark_runs(device):
+def test_benchmark_matches_pytorch(device):
     from detops.bench import winograd_conv2d
 
     case = next(c for c in winograd_conv2d.cases(device) if c.quick)

@@ -1,6 +1,6 @@
-"""What only a GPU has: streams, graphs, devices, waiting. And that every op agrees with the CPU's.
+"""GPU features: streams, graphs, devices, synchronisation. Every op agrees with the CPU.
 
-The calls are those of calls.py. A test with a ``device`` runs on the CPU and emulated as well.
+The calls come from calls.py. A test with a ``device`` also runs on the CPU and in emulation.
 """
 
 import re
@@ -26,7 +26,7 @@ without_waiting = pytest.mark.parametrize(
 
 
 class OpsSeen(TorchDispatchMode):
-    """The names of our ops that are called."""
+    """Records the names of the detops ops that are called."""
 
     def __init__(self):
         super().__init__()
@@ -38,30 +38,30 @@ class OpsSeen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_the_calls_reach_every_kernel():
+def test_calls_reach_every_kernel():
     with OpsSeen() as seen:
         for call in CALLS:
             results = call.results(call.tensors())
             assert any(r.numel() and r.any() for r in results), call.name
-    # Under a mode gdh is made of ATen's ops.
+    # Under a dispatch mode, gdh is composed of ATen ops.
     assert seen.names >= kernel_ops() - {"gdh_forward"}
 
 
-def test_the_script_for_the_sanitizer(tmp_path, capsys):
+def test_sanitizer_script_reports_every_call(tmp_path, capsys):
     assert cuda_smoke.main(["--device", "cpu"]) == 0
     assert capsys.readouterr().out == f"{len(CALLS)} calls\n"
-    # A hole in the report would be taken for a success.
+    # A call missing from the report would pass for a success.
     assert cuda_smoke.main(["--device", "cpu", "--report", str(tmp_path / "r"), "--runs", "2"]) == 0
     assert set((tmp_path / "r").read_text().split('"')) >= {call.name for call in CALLS}
 
 
 @every_call
-def test_same_bits_every_run(call, device):
+def test_every_run_gives_the_same_bits(call, device):
     assert cuda_smoke.repeats(call, device, runs=5)
 
 
 @every_call
-def test_deterministic_algorithms(call, device, poison):
+def test_deterministic_algorithms_give_the_same_bits(call, device, poison):
     tensors = call.tensors(device)
     strict = call.results(tensors)
     torch.use_deterministic_algorithms(False)
@@ -69,7 +69,7 @@ def test_deterministic_algorithms(call, device, poison):
 
 
 @every_call
-def test_devices_that_differ(call, device):
+def test_tensors_on_different_devices_raise(call, device):
     other = "cpu" if device == "cuda" else "meta"
     tensors = call.tensors(device)
     for name in tensors if len(tensors) > 1 else ():
@@ -82,7 +82,7 @@ def test_devices_that_differ(call, device):
 
 
 def assert_agree(ours, expected):
-    """Integers are equal; floating results differ by some roundings of the largest number."""
+    """Asserts equal integers, and floats that differ by some roundings of the largest element."""
     for one, other in zip(ours, expected, strict=True):
         assert one.dtype == other.dtype
         if not one.is_floating_point():
@@ -100,7 +100,7 @@ def assert_agree(ours, expected):
 
 @NEEDS_GPU
 @every_call
-def test_agrees_with_the_cpu(call):
+def test_gpu_results_agree_with_the_cpu(call):
     ours, expected = (call.results(call.tensors(device)) for device in ("cuda", "cpu"))
     assert all(t.is_cuda for t in ours)
     assert_agree(ours, expected)
@@ -108,12 +108,12 @@ def test_agrees_with_the_cpu(call):
 
 @NEEDS_GPU
 @every_call
-def test_waits_for_nothing_but_the_size_of_its_result(call):
+def test_call_synchronises_only_for_the_size_of_its_result(call):
     assert cuda_smoke.synchronisations(call, "cuda") <= call.waits
 
 
 @NEEDS_GPU
-def test_a_wait_would_be_seen():
+def test_synchronisation_is_counted():
     tensors = {"x": torch.ones(1)}
     for waits in (0, 1):
         waiting = cuda_smoke.Call("item", lambda x: x * x.item(), lambda _: tensors, waits=waits)
@@ -121,7 +121,7 @@ def test_a_wait_would_be_seen():
 
 
 def delayed(stream, targets, sources):
-    """The values arrive on the stream, and late."""
+    """Copies the values on the stream after a delay."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), torch.no_grad():
         torch.cuda._sleep(SLEEP)
@@ -131,7 +131,7 @@ def delayed(stream, targets, sources):
 
 @NEEDS_GPU
 @every_call
-def test_runs_on_the_current_stream(call):
+def test_call_runs_on_the_current_stream(call):
     stale, fresh = call.tensors("cuda", seed=1), call.tensors("cuda", seed=0)
     expected = call.results(fresh)
     call.results(stale)
@@ -144,7 +144,7 @@ def test_runs_on_the_current_stream(call):
 
 
 @NEEDS_GPU
-def test_another_stream_would_be_seen():
+def test_call_on_another_stream_reads_stale_values():
     stale, fresh = ({"x": torch.full((9,), v, device="cuda")} for v in (1.0, 2.0))
     y = torch.zeros(9, device="cuda")
     detops.axpy(y, y)
@@ -156,7 +156,7 @@ def test_another_stream_would_be_seen():
 
 @NEEDS_GPU
 @without_waiting
-def test_a_graph_holds_forward_and_backward(call):
+def test_cuda_graph_captures_forward_and_backward(call):
     tensors, others = call.tensors("cuda", seed=0), call.tensors("cuda", seed=1)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -176,7 +176,7 @@ def test_a_graph_holds_forward_and_backward(call):
 @NEEDS_GPU
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @every_call
-def test_a_device_that_is_not_the_current_one(call):
+def test_call_runs_on_a_device_that_is_not_current(call):
     with torch.cuda.device(0):
         found = call.results(call.tensors("cuda:1"))
         assert torch.cuda.current_device() == 0
@@ -195,7 +195,7 @@ def empty_cache():
     torch.cuda.empty_cache()
 
 
-PICKED = (0, 64, 129)  # of 130 images, which have more than 2^31 elements
+PICKED = (0, 64, 129)  # indices into 130 images with more than 2^31 elements
 ROI_OPS = {
     "roi_align": partial(detops.roi_align, sampling_ratio=2),
     "roi_align_rotated": partial(detops.roi_align_rotated, sampling_ratio=2),
@@ -225,7 +225,7 @@ def large_rois(count, rotated=False):
 @NEEDS_GPU
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("op", ROI_OPS)
-def test_maps_of_more_than_two_billion_elements(op, layout, empty_cache):
+def test_images_of_a_map_above_two_billion_elements_match_few(op, layout, empty_cache):
     needs_memory(20)
     x = torch.empty(130, 256, 200, 336, dtype=torch.half, device="cuda", memory_format=layout)
     x.normal_().requires_grad_()
@@ -248,7 +248,7 @@ def test_maps_of_more_than_two_billion_elements(op, layout, empty_cache):
 
 @NEEDS_GPU
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_results_of_more_than_two_billion_elements(layout, empty_cache):
+def test_last_of_more_than_two_billion_results_match_few(layout, empty_cache):
     needs_memory(20)
     x = torch.randn(3, 256, 50, 84, device="cuda").half().contiguous(memory_format=layout)
     rois = large_rois(43_000)
@@ -259,7 +259,7 @@ def test_results_of_more_than_two_billion_elements(layout, empty_cache):
 
 @NEEDS_GPU
 @pytest.mark.parametrize("labelled", [False, True])
-def test_half_a_million_boxes(labelled, empty_cache):
+def test_nms_of_half_a_million_boxes_matches_the_cpu(labelled, empty_cache):
     generator, count = torch.Generator().manual_seed(0), 500_000
     tensors = clustered(generator, count)
     if labelled:
@@ -271,12 +271,12 @@ def test_half_a_million_boxes(labelled, empty_cache):
     before = torch.cuda.memory_allocated()
     found = nms(*on_gpu, 0.5)
     assert torch.equal(found.cpu(), expected)
-    # A sorted copy of the box, 64 bytes for what meets it, and some numbers.
+    # Per box: a sorted copy, 64 bytes for the boxes that overlap it, and some numbers.
     assert torch.cuda.max_memory_allocated() - before < 150 * count
 
 
 @NEEDS_GPU
-def test_a_graph_holds_nms_of_so_many_boxes_that_they_are_sorted():
+def test_cuda_graph_captures_nms_that_sorts_its_boxes():
     generator = torch.Generator().manual_seed(0)
     held, others = ([t.cuda() for t in clustered(generator, 10_000)] for _ in range(2))
     detops.nms_padded(*held, 0.5)

@@ -1,4 +1,4 @@
-"""The emulation of CUDA kernels shows what they must not do."""
+"""The emulation of CUDA kernels reports behaviour that a GPU leaves undefined."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ SOURCES = [ROOT / "tests/cuda/emulation.cpp", ROOT / "tests/emulation/emulation.
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the emulation is written for x86-64")
 @pytest.mark.parametrize("order", ["forwards", "backwards"])
-def test_what_a_gpu_leaves_undefined_is_seen(tmp_path, order):
+def test_emulation_shows_behaviour_that_a_gpu_leaves_undefined(tmp_path, order):
     program = tmp_path / "emulation"
     compiler = os.environ.get("CXX", "c++").split()[0]
     subprocess.run([compiler, "-std=c++17", "-O1", *SOURCES, "-o", program], check=True)

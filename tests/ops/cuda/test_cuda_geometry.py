@@ -1,4 +1,4 @@
-"""Which block owns what: csrc/cuda/common/geometry.h, compiled for the CPU."""
+"""Ownership of work by blocks: csrc/cuda/common/geometry.h, compiled for the CPU."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from paths import TESTS
 SOURCE = TESTS / "cuda" / "geometry.cpp"
 
 
-def test_every_piece_is_owned_once(tmp_path):
+def test_blocks_own_every_piece_once(tmp_path):
     program = tmp_path / "geometry"
     compiler = os.environ.get("CXX", "c++").split()[0]
     command = [compiler, "-std=c++17", "-O1", "-fsanitize=undefined", SOURCE, "-o", program]

@@ -21,7 +21,7 @@ from detops._C import deform_conv2d_backward, deform_conv2d_forward
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("masked", "biased"), [(True, True), (False, False), (True, False)])
 @pytest.mark.parametrize("name", SHAPES)
-def test_equals_torchvision(isa, device, name, masked, biased, layout, poison):
+def test_deform_conv2d_matches_torchvision(isa, device, name, masked, biased, layout, poison):
     tensors, window = arguments(name, masked, biased, layout, device=device)
     ours = gradients(detops.deform_conv2d, tensors, window)
     theirs = gradients(torchvision.ops.deform_conv2d, as_double(tensors), window)
@@ -34,7 +34,7 @@ def test_equals_torchvision(isa, device, name, masked, biased, layout, poison):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("name", SHAPES)
-def test_equals_the_reference_in_double(isa, name, masked, layout):
+def test_deform_conv2d_matches_reference_in_float64(isa, name, masked, layout):
     tensors, window = arguments(name, masked, layout=layout, dtype=torch.double)
     check_all(
         gradients(detops.deform_conv2d, tensors, window),
@@ -46,13 +46,13 @@ def test_equals_the_reference_in_double(isa, name, masked, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["plain", "depthwise", "several tiles"])
-def test_half_precision(isa, device, dtype, name, layout):
+def test_half_precision_matches_rounded_float32(isa, device, dtype, name, layout):
     tensors, window = arguments(name, layout=layout, dtype=dtype, device=device)
     wide = tuple(t.detach().float().requires_grad_() for t in tensors)
     grad = torch.randn(call(detops.deform_conv2d, tensors, window).shape, device=device).to(dtype)
     ours = gradients(detops.deform_conv2d, tensors, window, grad)
     expected = gradients(detops.deform_conv2d, wide, window, grad.float())
-    # CUDA's kernels round samples before tensor cores multiply them, the CPU's results alone.
+    # CUDA kernels round samples before tensor cores multiply them; CPU kernels round only results.
     rounds_once = device == "cpu" and not detops._C.emulated
     check_all(ours, expected, torch.finfo(dtype).eps, factor=2)
     for one, other in zip(ours, expected, strict=True):
@@ -60,7 +60,7 @@ def test_half_precision(isa, device, dtype, name, layout):
         assert not rounds_once or torch.equal(one, other.to(dtype))
 
 
-def test_dtypes_may_differ(device):
+def test_dtypes_of_arguments_may_differ(device):
     tensors, window = arguments("groups", device=device)
     x, offset, mask, weight, bias = tensors
     half = (x.detach().half().requires_grad_(), offset, mask.detach().double().requires_grad_(),
@@ -75,7 +75,7 @@ def test_dtypes_may_differ(device):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_offset_is_a_convolution(isa, device, layout):
+def test_zero_offset_gives_a_convolution(isa, device, layout):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, 6, 9, 8, generator=generator).to(device).contiguous(memory_format=layout)
     weight = torch.randn(4, 3, 3, 2, generator=generator).to(device)
@@ -87,8 +87,8 @@ def test_no_offset_is_a_convolution(isa, device, layout):
 
 
 @pytest.mark.parametrize("size", [0, 1, -1, "any"])
-def test_gradients_at_whole_numbers_are_torchvisions(isa, device, size):
-    # Where training begins: all samples lie on pixels, some exactly one pixel outside.
+def test_gradients_at_integer_offsets_match_torchvision(isa, device, size):
+    # Training starts here: all samples lie on pixels, some exactly one pixel outside.
     tensors, window = arguments("plain", device=device)
     generator = torch.Generator().manual_seed(0)
     whole = torch.randint(-2, 3, tensors[1].shape, generator=generator).to(tensors[1])
@@ -100,21 +100,21 @@ def test_gradients_at_whole_numbers_are_torchvisions(isa, device, size):
         check_all(ours, gradients(reference.deform_conv2d, as_double(moved), window))
 
 
-def test_a_sample_at_exactly_minus_one_has_a_gradient(device):
+def test_sample_at_exactly_minus_one_has_a_gradient(device):
     x = torch.rand(1, 1, 3, 3, device=device)
     offset = torch.zeros(1, 18, 3, 3, device=device).requires_grad_()
     weight = torch.ones(1, 1, 3, 3, device=device)
     detops.deform_conv2d(x, offset, weight, padding=1).sum().backward()
-    # Of the point in the first row of the kernel and the middle of it, along y, in the first row.
+    # The y offset of the top middle kernel point, in the first output row.
     torch.testing.assert_close(offset.grad[0, 2, 0], x[0, 0, 0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("masked", [True, False])
-def test_gradcheck(device, masked, layout):
+def test_deform_conv2d_passes_gradcheck(device, masked, layout):
     tensors, window = arguments("groups", masked, layout=layout, dtype=torch.double, device=device)
     x, offset, mask, weight, bias = tensors
-    # Away from whole numbers, where there is no derivative.
+    # Avoids integers, where the derivative does not exist.
     offset = (offset.detach().floor() + 0.3).requires_grad_()
     mask = mask[:1].detach().requires_grad_() if masked else None
     some = (x[:1].detach().contiguous(memory_format=layout).requires_grad_(),
@@ -132,7 +132,7 @@ def test_gradcheck(device, masked, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["several tiles", "depthwise", "large groups", "many images"])
-def test_same_bits_with_any_number_of_threads(two_threads, name, layout):
+def test_every_run_and_thread_count_give_the_same_bits(two_threads, name, layout):
     tensors, window = arguments(name, layout=layout)
     one, two = two_threads(lambda: gradients(detops.deform_conv2d, tensors, window))
     again = gradients(detops.deform_conv2d, tensors, window)
@@ -140,7 +140,7 @@ def test_same_bits_with_any_number_of_threads(two_threads, name, layout):
         assert torch.equal(first, second) and torch.equal(first, third)
 
 
-def test_only_what_is_wanted(device):
+def test_backward_computes_only_requested_gradients(device):
     tensors, window = arguments("groups", device=device)
     grad = torch.randn_like(call(detops.deform_conv2d, tensors, window))
     everything = deform_conv2d_backward(grad, *tensors, *window, [True] * 5)
@@ -149,14 +149,14 @@ def test_only_what_is_wanted(device):
         found = deform_conv2d_backward(grad, *tensors, *window, wanted)
         for j in range(5):
             assert torch.equal(found[j], everything[j] if j == i else grad.new_empty(0))
-        # Through autograd, in the order of its arguments.
+        # Autograd returns the same, in the order of its arguments.
         (ours,) = torch.autograd.grad(call(detops.deform_conv2d, tensors, window), tensors[i], grad)
         assert torch.equal(ours, everything[i])
 
 
 @pytest.mark.parametrize("images", [0, 2])
 @pytest.mark.parametrize("outputs", [0, 4])
-def test_empty(device, images, outputs):
+def test_empty_batches_and_outputs_give_zero_gradients(device, images, outputs):
     (x, offset, mask, weight, bias), window = arguments("plain", device=device)
     some = (x[:images], offset[:images], mask[:images], weight[:outputs], bias[:outputs])
     some = tuple(t.detach().requires_grad_() for t in some)
@@ -167,7 +167,7 @@ def test_empty(device, images, outputs):
         assert images * outputs > 0 or (grad == 0).all()
 
 
-def test_not_contiguous(device):
+def test_deform_conv2d_accepts_strided_tensors(device):
     tensors, window = arguments("groups", device=device)
     strided = tuple(
         torch.stack([t.detach(), t.detach()], -1)[..., 0].requires_grad_() for t in tensors
@@ -179,7 +179,7 @@ def test_not_contiguous(device):
     for one, other in zip(ours, expected, strict=True):
         assert torch.equal(one, other)
     output = call(detops.deform_conv2d, tensors, window)
-    (summed,) = torch.autograd.grad(output.sum(), tensors[0])  # of an expanded number
+    (summed,) = torch.autograd.grad(output.sum(), tensors[0])  # with an expanded gradient
     (plain,) = torch.autograd.grad(
         call(detops.deform_conv2d, tensors, window), tensors[0], torch.ones_like(output)
     )
@@ -227,7 +227,7 @@ W, B = torch.zeros(4, 6, 3, 3), torch.zeros(4)
                                 r"its padding \(4 \+ 2 \* 0 pixels\)"),
     ],
 )  # fmt: skip
-def test_bad_input(device, change, message):
+def test_deform_conv2d_rejects_bad_input(device, change, message):
     given = dict(input=X, offset=OFFSET, weight=W, bias=B, mask=MASK) | change
     given = {
         name: x.to(device) if isinstance(x, torch.Tensor) and x.device.type == "cpu" else x
@@ -239,7 +239,7 @@ def test_bad_input(device, change, message):
         detops.deform_conv2d(**given)
 
 
-def test_bad_gradient(device):
+def test_backward_rejects_bad_gradient(device):
     tensors = [t.to(device) for t in (X, OFFSET, MASK, W, B)]
     window, wanted = ((1, 1), (0, 0), (1, 1)), [True] * 5
     for grad, message in (
@@ -253,7 +253,7 @@ def test_bad_gradient(device):
             deform_conv2d_backward(grad, *tensors, *window, wanted)
 
 
-def test_second_derivatives_are_refused(device):
+def test_second_derivatives_raise(device):
     tensors, window = arguments("plain", device=device)
     output = call(detops.deform_conv2d, tensors, window)
     (grad,) = torch.autograd.grad(output.sum(), tensors[0], create_graph=True)
@@ -264,7 +264,7 @@ def test_second_derivatives_are_refused(device):
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("masked", [True, False])
-def test_opcheck(masked, layout):
+def test_deform_conv2d_passes_opcheck(masked, layout):
     tensors, window = arguments("groups", masked, masked, layout)
     tensors = tuple(t if t is None else t.detach() for t in tensors)
     torch.library.opcheck(torch.ops.detops.deform_conv2d_forward.default, (*tensors, *window))
@@ -276,7 +276,7 @@ def test_opcheck(masked, layout):
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_deform_conv2d_matches_eager():
     def function(x, offset, mask, weight, bias):
         return detops.deform_conv2d(x, offset, weight, bias, 1, 1, 1, mask).square().sum()
 
@@ -295,7 +295,7 @@ def test_compile():
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_vmap_and_grad():
+def test_vmap_and_func_grad_match_loop():
     (x, offset, mask, weight, bias), window = arguments("plain")
     batch = [torch.stack([t.detach(), 2 * t.detach()]) for t in (x, offset, mask)]
 
@@ -309,7 +309,7 @@ def test_vmap_and_grad():
             torch.testing.assert_close(one[i], other)
 
 
-def test_autocast():
+def test_autocast_returns_bfloat16():
     (x, offset, mask, weight, bias), window = arguments("plain")
     some = (x.detach().bfloat16().requires_grad_(), offset, mask, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):
@@ -323,7 +323,7 @@ def test_autocast():
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-def test_module():
+def test_module_matches_torchvision():
     torch.manual_seed(0)
     ours = detops.DeformConv2d(6, 4, (3, 2), 2, 1, (1, 2), groups=2)
     torch.manual_seed(0)

@@ -15,7 +15,7 @@ ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e9, -3e9]
 
 @pytest.mark.parametrize("value", ODD)
 @pytest.mark.parametrize("axis", [0, 1])
-def test_odd_offsets_sample_nothing(isa, device, value, axis):
+def test_nonfinite_and_huge_offsets_sample_zero(isa, device, value, axis):
     (x, offset, mask, weight, bias), window = arguments("plain", device=device)
     odd = offset.detach().clone()
     odd[:, 2 * 4 + axis, 2:5] = value  # the middle point
@@ -30,19 +30,19 @@ def test_odd_offsets_sample_nothing(isa, device, value, axis):
         assert one.isfinite().all()
     check_all(ours[:2] + ours[4:], expected[:2] + expected[4:])
     assert (ours[2][:, 8:10, 2:5] == 0).all() and (ours[3][:, 4, 2:5] == 0).all()
-    for i in (2, 3):  # the other points' are as they were
+    for i in (2, 3):  # the other points keep their gradients
         assert (ours[i] != 0).double().mean() > 0.5
 
 
-def test_a_sample_outside_reads_no_pixel(isa):
+def test_sample_outside_reads_no_pixel(isa):
     x = torch.full((1, 33, 4, 4), math.nan)
     offset = torch.full((1, 2, 4, 4), 50.0)
     assert (detops.deform_conv2d(x, offset, torch.ones(2, 33, 1, 1)) == 0).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_pixel_is_read_but_the_corners(isa, device, layout):
-    # Images, channels of other groups, and pixels beside the samples hold NaN.
+def test_samples_read_only_their_corner_pixels(isa, device, layout):
+    # Other images, channels of other groups and pixels next to the samples hold NaN.
     x = torch.full((3, 70, 6, 6), math.nan, device=device)
     x[1, :20, 2:4, 2:4] = 1
     x = x.contiguous(memory_format=layout).requires_grad_()
@@ -66,7 +66,7 @@ def test_no_pixel_is_read_but_the_corners(isa, device, layout):
     st.sampled_from(LAYOUTS),
     st.sampled_from([torch.float32, torch.double, torch.float16]),
 )
-def test_any_offset_is_safe(values, layout, dtype):
+def test_any_offset_gives_bounded_output_and_finite_gradient(values, layout, dtype):
     x = torch.ones(1, 3, 2, 2, dtype=dtype).contiguous(memory_format=layout).requires_grad_()
     offset = torch.tensor(values).view(1, 2, 2, 2).requires_grad_()
     output = detops.deform_conv2d(x, offset, torch.ones(1, 3, 1, 1, dtype=dtype))
@@ -81,7 +81,7 @@ def test_any_offset_is_safe(values, layout, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.double])
 @pytest.mark.parametrize("name", ["large groups", "offset groups across blocks"])
-def test_memory_that_no_vector_begins_at(device, name, dtype):
+def test_deform_conv2d_accepts_unaligned_memory(device, name, dtype):
     tensors, window = arguments(name, layout=torch.channels_last, dtype=dtype, device=device)
     x = tensors[0].detach()
     flat = torch.empty(x.numel() + 1, dtype=dtype, device=device)[1:]
@@ -96,8 +96,8 @@ def test_memory_that_no_vector_begins_at(device, name, dtype):
         assert torch.equal(one, other)
 
 
-def test_many_samples_of_one_cell(device):
-    """All positions look at one place, or just outside of the image."""
+def test_many_samples_of_one_cell_match_reference(device):
+    """All positions sample one location, or one just outside the image."""
     tensors, window = arguments("groups", dtype=torch.double, device=device)
     x, offset, mask, weight, bias = tensors
     place = offset.detach().clone()

@@ -1,4 +1,4 @@
-"""The maskrcnn-benchmark family's deformable convolutions, called as its detectors do."""
+"""Deformable convolutions, called as detectors of the maskrcnn-benchmark family do."""
 
 import pytest
 import reference_deform_conv2d as reference
@@ -24,9 +24,9 @@ def compare(ours, theirs, tensors):
         torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
 
 
-# The batch, a prime, is no multiple of the step of 64.
+# A batch of 67 images, a prime, is not a multiple of the step of 64.
 @pytest.mark.parametrize("images", [1, 67])
-def test_version_1(device, images):
+def test_version_1_matches_torchvision(device, images):
     generator = torch.Generator().manual_seed(0)
     x = random(generator, device, images, 8, 7, 9)
     weight = random(generator, device, 6, 4, 3, 2)
@@ -37,7 +37,7 @@ def test_version_1(device, images):
 
 
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_version_2(device, with_bias):
+def test_version_2_matches_torchvision(device, with_bias):
     generator = torch.Generator().manual_seed(0)
     x, weight = random(generator, device, 3, 8, 9, 7), random(generator, device, 6, 4, 3, 2)
     offset = random(generator, device, 3, 24, 5, 4)
@@ -50,8 +50,8 @@ def test_version_2(device, with_bias):
 
 @pytest.mark.parametrize("size", [0, 1, -1, "any"])
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_sample_at_exactly_minus_one_has_no_gradient(isa, device, version, size):
-    """Theirs is another rule than torchvision's: zero offsets, where training begins, show it."""
+def test_sample_at_exactly_minus_one_has_no_gradient(isa, device, version, size):
+    """The rule differs from torchvision; the zero offsets at the start of training show it."""
     generator = torch.Generator().manual_seed(0)
     x, weight = random(generator, device, 2, 4, 7, 7), random(generator, device, 6, 4, 3, 3)
     mask = random(generator, device, 2, 9, 7, 7)
@@ -84,7 +84,7 @@ def test_a_sample_at_exactly_minus_one_has_no_gradient(isa, device, version, siz
     assert differ == [False, size != 1]
 
 
-def test_parameters_add_up_and_outputs_take_their_size(device):
+def test_weight_gradients_add_up_and_outputs_are_resized(device):
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(2, 4, 6, 6), torch.randn(3, 4, 3, 3)
     offset, grad = torch.randn(2, 18, 4, 4), torch.randn(2, 3, 4, 4, generator=generator)
@@ -112,7 +112,7 @@ def test_parameters_add_up_and_outputs_take_their_size(device):
         ({9: 2}, "offset must have 36 channels, got"),
     ],
 )
-def test_sizes_that_disagree(device, change, message):
+def test_mismatched_sizes_raise(device, change, message):
     x, weight = torch.zeros(1, 4, 6, 6, device=device), torch.zeros(3, 4, 3, 3, device=device)
     offset, empty = torch.zeros(1, 18, 4, 4, device=device), x.new_empty(0)
     window = [3, 3, 1, 1, 0, 0, 1, 1, 1, 1]
@@ -122,7 +122,7 @@ def test_sizes_that_disagree(device, change, message):
         _C.deform_conv_forward(x, weight, offset, empty, empty, empty, *window, 64)
 
 
-def test_fake_tensors():
+def test_forward_accepts_fake_tensors():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():

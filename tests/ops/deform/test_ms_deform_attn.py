@@ -25,7 +25,7 @@ def inputs(
     device="cpu",
     grad=True,
 ):
-    """Value, shapes, starts, locations that reach beyond the maps, weights."""
+    """Returns value, shapes, starts, locations (some outside the feature maps) and weights."""
     generator = torch.Generator().manual_seed(0)
     shapes = torch.tensor(shapes, dtype=torch.int64).view(-1, 2)
     sizes = shapes.prod(1)
@@ -57,7 +57,7 @@ def expected(args):
     ("channels", "points"),
     [(32, 4), (64, 4), (1, 1), (5, 3), (17, 2), (24, 9), (112, 1), (135, 1), (1032, 1)],
 )
-def test_equals_the_reference(isa, device, channels, points):
+def test_ms_deform_attn_matches_reference(isa, device, channels, points):
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         args = inputs(channels, points=points, dtype=dtype, device=device)
         for a, b in zip(with_gradients(detops.ms_deform_attn, args), expected(args), strict=True):
@@ -65,16 +65,16 @@ def test_equals_the_reference(isa, device, channels, points):
             torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=tolerance * 10)
 
 
-def test_a_pyramid_of_real_size_equals_the_reference(device):
+def test_pyramid_of_real_size_matches_reference(device):
     args = inputs(queries=50, heads=8, images=1, shapes=((50, 67), (25, 34)), device=device)
     ours = with_gradients(detops.ms_deform_attn, args)
     torch.testing.assert_close(ours[0].double(), expected(args)[0], rtol=1e-4, atol=1e-4)
     for a, b in zip(ours, expected(args), strict=True):
-        # A coordinate of up to 67 is rounded to 4e-6, and to it comes the slope of the slopes.
+        # A coordinate of up to 67 is rounded to 4e-6; the slope of the slopes adds to it.
         torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=5e-3)
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_ms_deform_attn():
     value, shapes, starts, locations, weights = inputs(grad=False)
     plain = plain_ms_deform_attn(value, SHAPES, locations, weights)
     torch.testing.assert_close(
@@ -89,7 +89,7 @@ def test_half_precision_rounds_once(isa, device, dtype, channels):
     wide = [t.detach().float().requires_grad_() if t.is_floating_point() else t for t in half]
     ours, single = (with_gradients(detops.ms_deform_attn, args) for args in (half, wide))
     assert torch.equal(ours[0], single[0].to(dtype))
-    # The gradient given is in half precision here.
+    # The incoming gradient is in half precision here.
     grad = torch.randn(single[0].shape, generator=torch.Generator().manual_seed(1))
     single = torch.autograd.grad(
         detops.ms_deform_attn(*wide), (wide[0], *wide[3:]), grad.to(device, dtype).float()
@@ -98,8 +98,8 @@ def test_half_precision_rounds_once(isa, device, dtype, channels):
         assert a.dtype == dtype and torch.equal(a, b.to(dtype))
 
 
-def test_mixed_dtypes(device):
-    """Under autocast the values are half, and the locations are not."""
+def test_output_has_the_dtype_of_value(device):
+    """Under autocast the values are in half precision, but the locations are not."""
     value, shapes, starts, locations, weights = inputs(device=device)
     args = [value.detach().bfloat16().requires_grad_(), shapes, starts, locations, weights]
     wide = [args[0].detach().float().requires_grad_(), *args[1:]]
@@ -113,7 +113,7 @@ def test_mixed_dtypes(device):
         assert detops.ms_deform_attn(*args).dtype == torch.bfloat16
 
 
-def test_derivatives(device):
+def test_ms_deform_attn_passes_gradcheck(device):
     args = inputs(3, heads=2, points=2, queries=2, dtype=torch.double, device=device)
     assert gradcheck(
         lambda v, p, w: detops.ms_deform_attn(v, args[1], args[2], p, w),
@@ -121,15 +121,15 @@ def test_derivatives(device):
     )
 
 
-def test_second_derivative_is_refused():
+def test_second_derivative_raises():
     args = inputs(grad=True)
     (grad,) = torch.autograd.grad(detops.ms_deform_attn(*args).sum(), args[3], create_graph=True)
     with pytest.raises(RuntimeError, match="ms_deform_attn_backward is not implemented"):
         grad.sum().backward()
 
 
-def test_pixel_centres_and_the_border():
-    """A location at a pixel's centre gives the pixel; half a pixel beyond the edge, nothing."""
+def test_locations_refer_to_pixel_centres():
+    """The centre of a pixel gives the pixel; half a pixel beyond the edge gives 0."""
     value = torch.arange(1.0, 13.0).view(1, 12, 1, 1)
     shapes, starts = torch.tensor([[3, 4]]), torch.tensor([0])
     points = [
@@ -144,8 +144,7 @@ def test_pixel_centres_and_the_border():
     torch.testing.assert_close(got.flatten(), torch.tensor([1.0, 12, 0.5, 0, 0]))
 
 
-def test_levels_in_another_order(device):
-    """The starts say where a level lies."""
+def test_level_start_index_sets_the_order_of_levels(device):
     value, shapes, starts, locations, weights = inputs(device=device, grad=False)
     sizes = shapes.prod(1).tolist()
     turned = torch.cat(value.split(sizes, 1)[::-1], 1)
@@ -160,7 +159,7 @@ def test_levels_in_another_order(device):
 ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e38, -1.0, 2.0, 1e9]
 
 
-def test_odd_locations_count_as_zero(isa, device):
+def test_nonfinite_and_distant_locations_sample_zero(isa, device):
     args = inputs(points=len(ODD), device=device)
     with torch.no_grad():
         args[3][0, 0, 0, :, :, 0] = torch.tensor(ODD, device=device)
@@ -174,7 +173,7 @@ def test_odd_locations_count_as_zero(isa, device):
 
 
 def test_values_beyond_the_border_do_not_leak_in(isa, device):
-    """Level 1 is NaN: what lies next to level 0 in memory is not next to it in the picture."""
+    """Level 1 is NaN: it is next to level 0 in memory, but not in the image."""
     value, shapes, starts, locations, _ = inputs(device=device, grad=False)
     value[:, starts[1] :] = math.nan
     locations, weights = locations[:, :, :, :1], torch.ones(2, 7, 3, 1, 4, device=device)
@@ -193,7 +192,7 @@ def test_values_beyond_the_border_do_not_leak_in(isa, device):
 
 @settings(max_examples=100)
 @given(st.lists(st.floats(width=32), min_size=8, max_size=8), st.sampled_from([1, 4, 7, 16, 33]))
-def test_any_locations_are_safe(numbers, channels):
+def test_any_locations_give_finite_bounded_results(numbers, channels):
     value, shapes, starts, _, weights = inputs(channels, 1, 1, 1, 1)
     locations = torch.tensor(numbers).view(1, 1, 1, 4, 1, 2).requires_grad_()
     args = (value, shapes, starts, locations, weights)
@@ -202,7 +201,7 @@ def test_any_locations_are_safe(numbers, channels):
     assert output.abs().max() <= 4 * value.abs().max() * 1.001
 
 
-def test_same_bits_for_any_threads_and_every_run(isa, two_threads):
+def test_every_run_and_thread_count_give_the_same_bits(isa, two_threads):
     args = inputs(queries=300)
     for other in (args, inputs(queries=300, images=1, heads=1)):  # fewer heads than threads
         one, two = two_threads(lambda: with_gradients(detops.ms_deform_attn, other))  # noqa: B023
@@ -211,7 +210,7 @@ def test_same_bits_for_any_threads_and_every_run(isa, two_threads):
             assert torch.equal(a, b) and torch.equal(a, c)
 
 
-def test_layouts(device):
+def test_ms_deform_attn_accepts_any_layout(device):
     args = inputs(device=device)
     strided = [torch.stack([t, t], -1)[..., 0] for t in args]
     turned = [args[0].transpose(1, 2).contiguous().transpose(1, 2), *strided[1:]]
@@ -225,7 +224,7 @@ def test_layouts(device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.double])
-def test_memory_that_no_vector_begins_at(device, dtype):
+def test_ms_deform_attn_accepts_unaligned_memory(device, dtype):
     args = inputs(dtype=dtype, device=device)
     shifted = list(args)
     for i in (0, 3, 4):
@@ -240,8 +239,8 @@ def test_memory_that_no_vector_begins_at(device, dtype):
         assert torch.equal(a, b)
 
 
-def test_many_samples_of_one_cell(device):
-    """All queries look at one place, and some at the corners of the map."""
+def test_many_samples_of_one_cell_match_reference(device):
+    """All queries sample one location; some samples lie at the corners of the feature map."""
     args = inputs(channels=8, queries=400, images=1, heads=1, shapes=((5, 4), (3, 3)), points=2,
                   device=device)  # fmt: skip
     with torch.no_grad():
@@ -260,7 +259,7 @@ def test_many_samples_of_one_cell(device):
     [dict(images=0), dict(queries=0), dict(heads=0), dict(channels=0), dict(points=0),
      dict(shapes=())],
 )  # fmt: skip
-def test_empty(device, empty):
+def test_empty_dimension_gives_zero_output_and_gradient(device, empty):
     args = inputs(**empty, device=device)
     output, *grads = with_gradients(detops.ms_deform_attn, args)
     sizes = dict(images=2, queries=7, heads=3, channels=32) | empty
@@ -280,11 +279,11 @@ BAD_LEVELS = {
 
 
 @pytest.mark.parametrize("bad", BAD_LEVELS)
-def test_levels_that_do_not_fit(device, bad):
+def test_levels_that_do_not_fit_raise(device, bad):
     value, shapes, starts, locations, weights = inputs(device=device, grad=False)
     wrong, message = BAD_LEVELS[bad]
     grad = torch.ones(2, 7, 96, device=device)
-    # On the CPU they are looked at, whatever the device of the rest.
+    # Levels on the CPU are checked, whatever the device of the other tensors.
     args = (value, torch.tensor(wrong), starts.cpu(), locations, weights)
     with pytest.raises(RuntimeError, match=r"detops.ms_deform_attn: .*" + message):
         detops.ms_deform_attn(*args)
@@ -297,7 +296,7 @@ def test_levels_that_do_not_fit(device, bad):
 
 
 @pytest.mark.parametrize("start", [-1, 71, 2**62, -(2**62)])
-def test_starts_that_do_not_fit(device, start):
+def test_starts_that_do_not_fit_raise_or_skip_the_level(device, start):
     value, shapes, starts, locations, weights = inputs(device=device, grad=False)
     starts[3] = start
     args = (value, shapes, starts, locations, weights)
@@ -309,8 +308,8 @@ def test_starts_that_do_not_fit(device, start):
         assert torch.equal(detops.ms_deform_attn(*args), detops.ms_deform_attn(*without))
 
 
-def test_levels_in_one_place(device):
-    """On a GPU, where nobody looks at them, levels may overlap; no gradient is lost."""
+def test_overlapping_levels_keep_all_gradients(device):
+    """Levels are unchecked on a GPU and may overlap there."""
     if device == "cpu":
         pytest.skip("levels on the CPU are checked")
     value, _, _, locations, weights = inputs(shapes=((6, 9),), points=4, device=device)
@@ -325,7 +324,7 @@ def test_levels_in_one_place(device):
         torch.testing.assert_close(a, b.view_as(a), rtol=1e-5, atol=1e-5)
 
 
-def test_bad_input(device):
+def test_ms_deform_attn_rejects_bad_input(device):
     names = ["value", "spatial_shapes", "level_start_index", "sampling_locations"]
     names += ["attention_weights"]
     good = dict(zip(names, inputs(device=device, grad=False), strict=True))
@@ -356,7 +355,7 @@ def test_bad_input(device):
 
 
 @pytest.mark.slow
-def test_opcheck_and_compile():
+def test_ms_deform_attn_passes_opcheck_and_compiles():
     args = inputs(grad=False)
     ops = torch.ops.detops
     torch.library.opcheck(ops.ms_deform_attn_forward.default, args)
@@ -372,7 +371,7 @@ def test_opcheck_and_compile():
             assert torch.equal(a, b)
 
 
-def test_vmap_and_func_grad():
+def test_vmap_and_func_grad_match_loop():
     value, shapes, starts, locations, weights = inputs(grad=False)
     stacked = [torch.stack([t, t + 0.1, t * 0.5]) for t in (value, locations, weights)]
 

@@ -10,7 +10,7 @@ import detops
 
 
 def plain_module(module, query, points, maps, shapes, mask):
-    """The paper's module, in PyTorch's ops."""
+    """Computes the module of the paper with PyTorch ops."""
     n, q, _ = query.shape
     m, levels, p = module.n_heads, module.n_levels, module.n_points
     value = module.value_proj(maps)
@@ -27,7 +27,7 @@ def plain_module(module, query, points, maps, shapes, mask):
 
 
 @pytest.mark.parametrize("coordinates", [2, 4])
-def test_module(device, coordinates):
+def test_module_matches_plain_pytorch(device, coordinates):
     torch.manual_seed(0)
     module = detops.MultiScaleDeformableAttention(48, 4, 6, 3).to(device)
     names = {name: tuple(p.shape) for name, p in module.named_parameters()}
@@ -57,11 +57,11 @@ def test_module(device, coordinates):
     assert "n_points=3" in repr(module)
 
 
-def test_module_begins_as_the_papers():
+def test_module_is_initialized_as_in_the_paper():
     module = detops.MultiScaleDeformableAttention()
     assert (module.d_model, module.n_levels, module.n_heads, module.n_points) == (256, 4, 8, 4)
     bias = module.sampling_offsets.bias.detach().view(8, 4, 4, 2)
-    # Eight directions, on the square around the reference point; further with every point.
+    # Eight directions on a square around the reference point; the square grows with every point.
     ring = [[1, 0], [1, 1], [0, 1], [-1, 1], [-1, 0], [-1, -1], [0, -1], [1, -1]]
     for point in range(4):
         expected = (point + 1) * torch.tensor(ring).float()[:, None].expand(8, 4, 2)
@@ -74,7 +74,7 @@ def test_module_begins_as_the_papers():
         assert 0.95 * limit < layer.weight.abs().max() <= limit
 
 
-def test_module_refuses():
+def test_module_rejects_bad_arguments():
     for heads in (7, 0, -8):
         message = f"d_model must be divisible by n_heads, got 256 and {heads}"
         with pytest.raises(ValueError, match=message):

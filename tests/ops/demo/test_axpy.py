@@ -5,7 +5,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import detops
 
 
-def test_the_walk_through(device):
+def test_walk_through_gives_the_expected_values(device):
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     y = torch.tensor([4.0, 5.0, 6.0], device=device, requires_grad=True)
     z = detops.axpy(x, y)
@@ -20,7 +20,7 @@ def test_the_walk_through(device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded", "strided", "empty"])
-def test_dtypes_and_layouts(device, dtype, layout):
+def test_axpy_matches_float64_in_every_dtype_and_layout(device, dtype, layout):
     x, y = torch.randn(2, 40, 33, device=device).to(dtype)
     if layout == "transposed":
         x, y = x.t(), y.t()
@@ -35,7 +35,7 @@ def test_dtypes_and_layouts(device, dtype, layout):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_memory_that_no_vector_begins_at(device, dtype):
+def test_axpy_accepts_unaligned_memory(device, dtype):
     for count in (1, 7, 16, 4099):
         for shift in (0, 1):
             x, y, grad = torch.randn(3, count + shift, device=device).to(dtype)[:, shift:].unbind()
@@ -45,19 +45,19 @@ def test_memory_that_no_vector_begins_at(device, dtype):
             assert torch.equal(to_x, 2 * grad) and torch.equal(to_y, grad)
 
 
-def test_threads(two_threads):
+def test_two_threads_give_the_same_bits(two_threads):
     x, y = torch.randn(2, 100_003)
     one, two = two_threads(lambda: detops.axpy(x, y))
     assert torch.equal(one, two) and torch.equal(one, 2 * x + y)
 
 
-def test_derivatives(device):
+def test_derivatives_pass_gradcheck(device):
     x, y = (torch.randn(3, 4, dtype=torch.float64, device=device, requires_grad=True) for _ in "xy")
     assert gradcheck(detops.axpy, (x, y)) and gradgradcheck(detops.axpy, (x, y))
     assert gradcheck(lambda x: detops.axpy(x, y.detach()), (x,))
 
 
-def test_bad_input(device):
+def test_errors_name_the_bad_argument(device):
     x = torch.randn(3, device=device)
     for y, message in [
         (torch.randn(4, device=device), r"detops.axpy: y must be \[3\], got \[4\]"),
@@ -72,7 +72,7 @@ def test_bad_input(device):
 
 
 @pytest.mark.slow
-def test_opcheck_and_compile():
+def test_axpy_passes_opcheck_and_compiles():
     x, y = torch.randn(2, 5, requires_grad=True)
     ops = torch.ops.detops
     torch.library.opcheck(ops.axpy.default, (x.detach().requires_grad_(), y.detach()))
@@ -82,7 +82,7 @@ def test_opcheck_and_compile():
     torch.testing.assert_close(compiled(x, y), 2 * x + y)
 
 
-def test_forward_mode():
+def test_forward_mode_gives_the_tangent():
     import torch.autograd.forward_ad as forward_ad
 
     x = torch.randn(3)

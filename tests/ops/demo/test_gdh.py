@@ -6,7 +6,7 @@ import detops
 
 
 def layouts(x):
-    """A [4, 6, 5] tensor in its own layout and in others."""
+    """Yields a [4, 6, 5] tensor and views of it in other layouts."""
     yield x
     yield x.transpose(0, 2)
     yield x.permute(1, 2, 0)
@@ -23,7 +23,7 @@ def layouts(x):
     "dtype",
     [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex128],
 )
-def test_equals_contiguous_view(device, dtype):
+def test_gdh_equals_contiguous_view(device, dtype):
     for x in layouts((torch.randn(4, 6, 5, device=device) * 10).to(dtype)):
         y = detops.gdh(x)
         assert y.dim() == 1 and torch.equal(y, x.contiguous().view(-1))
@@ -59,7 +59,7 @@ def test_functionalization_sees_the_view():
             torch.testing.assert_close(result, wanted)
 
 
-def test_derivatives(device):
+def test_derivatives_pass_gradcheck(device):
     x = torch.randn(3, 4, dtype=torch.float64, device=device, requires_grad=True)
     for f in (detops.gdh, lambda x: detops.gdh(x.t()), lambda x: detops.gdh(x[:, 1:].expand(3, 3))):
         assert gradcheck(f, (x,)) and gradgradcheck(f, (x,))
@@ -72,15 +72,15 @@ def test_derivatives(device):
     "dtype", [torch.uint8, torch.float16, torch.float32, torch.int64, torch.complex128]
 )
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2)])
-def test_large_and_threads(two_threads, order, dtype, device):
-    """Squares, whole and cut off, and threads that begin within a row."""
+def test_two_threads_give_the_same_large_result(two_threads, order, dtype, device):
+    """Covers whole and partial squares, and threads that begin within a row."""
     x = torch.arange(7 * 211 * 103).reshape(7, 211, 103).to(device, dtype).permute(order)
     for given in (x, x[..., 1:-1], x[:, ::3]):
         one, two = two_threads(lambda given=given: detops.gdh(given))
         assert torch.equal(one, given.reshape(-1)) and torch.equal(one, two)
 
 
-def test_tensor_method(device):
+def test_registered_tensor_method_calls_gdh(device):
     assert not hasattr(torch.Tensor, "gdh")
     detops.register_tensor_methods()
     try:
@@ -91,14 +91,14 @@ def test_tensor_method(device):
         del torch.Tensor.gdh
 
 
-def test_bad_input(device):
+def test_sparse_tensor_raises(device):
     sparse = torch.eye(3, device=device).to_sparse()
     with pytest.raises(RuntimeError, match="detops.gdh: x must be strided, got torch.sparse_coo"):
         detops.gdh(sparse)
 
 
 @pytest.mark.slow
-def test_opcheck_and_vmap():
+def test_gdh_passes_opcheck_and_supports_vmap():
     x = torch.randn(3, 4)
     torch.library.opcheck(torch.ops.detops.gdh_forward.default, (x.t(),))
     torch.library.opcheck(torch.ops.detops.gdh.default, (x.t().requires_grad_(),))

@@ -5,10 +5,10 @@ from torch.autograd import gradcheck
 
 import detops
 
-# T, B, I, H: odd sizes, one row, more rows than a tile has, one step, rows that fill vectors, more
-# depth and rows than a product packs at once, one column. On a GPU: several warps for a sum, more
-# rows than a block takes at once; in emulation, weights beyond a block's memory, for several
-# groups of states and of rows, in vectors and not.
+# T, B, I, H: odd sizes, one row, more rows than a tile, one step, rows that fill vectors, more
+# depth and rows than a product packs at once, one column. On a GPU: several warps per sum, more
+# rows than a block processes at once. In emulation: weights beyond a block's memory, for several
+# groups of states and of rows, with and without vectors.
 SHAPES = [
     (7, 5, 4, 6),
     (3, 1, 2, 33),
@@ -51,7 +51,7 @@ def gradients(f, args, wanted=None):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_equals_the_python_loop(device, isa, shape):
+def test_lltm_matches_the_python_loop(device, isa, shape):
     for dtype, tolerance in [(torch.float32, 2e-4), (torch.float64, 1e-11)]:
         args = arguments(shape, device, dtype)
         for ours, theirs, given in [
@@ -63,8 +63,8 @@ def test_equals_the_python_loop(device, isa, shape):
                 torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def test_gates_over_the_whole_range(isa):
-    """exp, expm1 and tanh of vectors: small, large, infinite, NaN."""
+def test_gates_match_float64_over_the_whole_range(isa):
+    """Covers exp, expm1 and tanh of vectors with small, large, infinite and NaN elements."""
     values = torch.cat(
         [torch.linspace(-20, 20, 4001), torch.logspace(-30, 2, 500), -torch.logspace(-30, 2, 500)]
     )
@@ -96,14 +96,14 @@ def test_gates_over_the_whole_range(isa):
     assert all(r.isnan().all() for r in results)
 
 
-def test_weights_beyond_a_blocks_memory(device):
+def test_weights_beyond_block_memory_match_the_reference(device):
     args = arguments((3, 5, 2, 1700), device)
     for a, b in zip(gradients(detops.lltm, args), gradients(reference.lltm, args), strict=True):
         torch.testing.assert_close(a, b, rtol=5e-4, atol=5e-4)
 
 
 @pytest.mark.parametrize("shape", [(40, 5, 4, 6), (20, 16, 32, 128), (5, 70, 9, 260)])
-def test_the_same_bits_every_run(device, shape):
+def test_every_run_gives_the_same_bits(device, shape):
     args = arguments(shape, device)
     first = gradients(detops.lltm, args)
     for _ in range(3):
@@ -111,15 +111,15 @@ def test_the_same_bits_every_run(device, shape):
         assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
 
 
-def test_derivatives(device):
+def test_derivatives_pass_gradcheck(device):
     for shape in [(3, 2, 3, 4), (1, 2, 2, 1)]:
         args = arguments(shape, device, torch.float64)
         assert gradcheck(detops.lltm, args)
         assert gradcheck(detops.lltm_cell, one_step(args))
 
 
-def test_gradients_of_some(device):
-    """What is not wanted is not computed, and some outputs have no gradient."""
+def test_gradients_of_a_subset_match_the_reference(device):
+    """Only required gradients are computed, and some outputs have no gradient."""
     args = arguments(SHAPES[0], device)
     every = dict(zip("xwbhc", gradients(reference.lltm, args)[3:], strict=True))
     for names in ("w", "x", "h", "c", "wb", "xh"):
@@ -136,7 +136,7 @@ def test_gradients_of_some(device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_float32_inside(device, dtype):
+def test_half_precision_computes_in_float32(device, dtype):
     args = arguments(SHAPES[0], device, dtype)
     wide = [a.detach().float().requires_grad_() for a in args]
     for a, b in zip(gradients(detops.lltm, args), gradients(reference.lltm, wide), strict=True):
@@ -144,7 +144,7 @@ def test_half_precision_is_float32_inside(device, dtype):
         torch.testing.assert_close(a.float(), b, rtol=5e-2, atol=5e-2)
 
 
-def test_threads_and_rows_give_the_same_bits(two_threads, isa):
+def test_threads_give_the_same_bits_and_rows_are_independent(two_threads, isa):
     args = arguments((20, 24, 16, 64))
     one, two = two_threads(lambda: detops.lltm(*args))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
@@ -153,7 +153,7 @@ def test_threads_and_rows_give_the_same_bits(two_threads, isa):
     torch.testing.assert_close(some[0], one[0][:, :3], rtol=1e-6, atol=1e-6)
 
 
-def test_empty(device):
+def test_lltm_accepts_empty_inputs(device):
     for shape in [(0, 3, 4, 5), (4, 0, 4, 5), (0, 0, 4, 5), (2, 3, 0, 5)]:
         args = arguments(shape, device)
         for a, b in zip(detops.lltm(*args), reference.lltm(*args), strict=True):
@@ -169,7 +169,7 @@ def test_empty(device):
     assert [g.shape for g in gradients(detops.lltm_cell, none)[2:]] == [a.shape for a in none]
 
 
-def test_layouts(device):
+def test_every_layout_gives_the_same_results(device):
     args = arguments(SHAPES[0], device)
     turned = [a.mT.contiguous().mT if a.dim() > 1 else a for a in args]
     strided = [torch.stack([a, a], -1)[..., 1] for a in args]
@@ -182,14 +182,14 @@ def test_layouts(device):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_the_last_state_has_memory_of_its_own(device):
+def test_last_state_does_not_share_memory_with_the_output(device):
     args = arguments(SHAPES[0], device, grad=False)
     output, h, c = detops.lltm(*args)
     h.zero_()
     assert output[-1].any()
 
 
-def test_modules(device):
+def test_sequence_module_matches_the_cell_module(device):
     torch.manual_seed(0)
     cell, sequence = detops.LLTM(4, 6).to(device), detops.LLTMSequence(4, 6).to(device)
     shapes = {name: tuple(p.shape) for name, p in cell.named_parameters()}
@@ -211,7 +211,7 @@ def test_modules(device):
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_bad_input(device, grad):
+def test_errors_name_the_bad_argument(device, grad):
     names = ["input", "weights", "bias", "h", "c"]
     for op, input in [(detops.lltm, torch.randn(2, 3, 4)), (detops.lltm_cell, torch.randn(3, 4))]:
         good = dict(zip(names, arguments((2, 3, 4, 5), device, grad=grad), strict=True))
@@ -234,7 +234,7 @@ def test_bad_input(device, grad):
                 op(**{**good, name: value})
 
 
-def test_a_row_has_the_same_bits_wherever_it_stands(isa):
+def test_row_gives_the_same_bits_at_any_position(isa):
     one = one_step(arguments((1, 1, 33, 47), grad=False))
     first = None
     for rows in (3, 4, 8, 9, 16, 17, 31, 40, 70):
@@ -247,7 +247,7 @@ def test_a_row_has_the_same_bits_wherever_it_stands(isa):
 
 
 def test_a_single_column_may_have_any_stride(isa):
-    for place in (0, 3, 4):  # inputs, state and cell of one number a row
+    for place in (0, 3, 4):  # input, state and cell with one element per row
         args = one_step(arguments((1, 16, 1, 1)))
         lying = args[place].detach().repeat(1, 5).t().contiguous().t()[:, :1].requires_grad_()
         assert lying.is_contiguous() and lying.stride(1) != 1
@@ -258,7 +258,7 @@ def test_a_single_column_may_have_any_stride(isa):
             assert torch.equal(ours, plain)
 
 
-def test_second_derivative_is_refused():
+def test_second_derivative_raises():
     args = arguments((2, 3, 4, 5))
     (grad,) = torch.autograd.grad(detops.lltm(*args)[0].sum(), args[0], create_graph=True)
     with pytest.raises(RuntimeError, match="lltm_backward is not implemented"):
@@ -266,7 +266,7 @@ def test_second_derivative_is_refused():
 
 
 @pytest.mark.slow
-def test_opcheck_compile_autocast():
+def test_ops_pass_opcheck_compile_and_autocast_to_float32():
     ops = torch.ops.detops
     args = arguments((2, 3, 4, 5), grad=False)
     for given in (args, one_step(args)):
@@ -287,7 +287,7 @@ def test_opcheck_compile_autocast():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_cuda_graph_holds_the_backward_pass():
+def test_cuda_graph_captures_the_backward_pass():
     args = arguments((12, 4, 8, 16), "cuda")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

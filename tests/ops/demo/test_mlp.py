@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 import detops
 
 SHAPES = [(4, 5, 15, 1), (1, 5, 15, 1), (1500, 5, 15, 1), (9, 7, 33, 3), (6, 1, 1, 2)]
-LARGE = (20, 90, 150, 12)  # goes through matrix products
+LARGE = (20, 90, 150, 12)  # computed with matrix products
 
 
 def arguments(shape, device="cpu", dtype=torch.float32, grad=True):
@@ -27,7 +27,7 @@ def gradients(f, args):
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, LARGE])
-def test_equals_plain_pytorch(device, isa, shape):
+def test_mlp_matches_plain_pytorch(device, isa, shape):
     for dtype, tolerance in [(torch.float32, 1e-4), (torch.float64, 1e-12)]:
         args = arguments(shape, device, dtype)
         ours, theirs = gradients(detops.mlp, args), gradients(reference.mlp, args)
@@ -36,7 +36,7 @@ def test_equals_plain_pytorch(device, isa, shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_float32_rounded(device, dtype):
+def test_half_precision_rounds_the_float32_result(device, dtype):
     for shape in (SHAPES[0], LARGE):
         args = arguments(shape, device, dtype, grad=False)
         wide = reference.mlp(*[a.float() for a in args])
@@ -45,12 +45,12 @@ def test_half_precision_is_float32_rounded(device, dtype):
         torch.testing.assert_close(got.float(), wide, rtol=torch.finfo(dtype).eps / 2, atol=2e-6)
 
 
-def test_derivatives(device):
+def test_derivatives_pass_gradcheck(device):
     for shape in [(3, 5, 15, 1), (2, 3, 4, 2)]:
         assert gradcheck(detops.mlp, arguments(shape, device, torch.float64))
 
 
-def test_relu_at_zero_and_nan(device, isa):
+def test_relu_matches_the_reference_at_zero_and_nan(device, isa):
     args = arguments((2, 2, 3, 1), device)
     with torch.no_grad():
         args[0].zero_()
@@ -76,7 +76,7 @@ def test_threads_give_the_same_bits(two_threads):
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_layouts_and_empty(device):
+def test_mlp_accepts_any_layout_and_empty_input(device):
     args = arguments((4, 5, 15, 1), device)
     strided = [torch.stack([a, a], -1)[..., 0] for a in args]
     torch.testing.assert_close(detops.mlp(*strided), detops.mlp(*args))
@@ -88,7 +88,7 @@ def test_layouts_and_empty(device):
     assert all(not g.any() and g.shape == a.shape for g, a in zip(grads, none, strict=True))
 
 
-def test_module(device):
+def test_module_matches_the_reference(device):
     torch.manual_seed(0)
     module = detops.MLP().to(device)
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
@@ -110,7 +110,7 @@ def test_module(device):
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_bad_input(device, grad):
+def test_errors_name_the_bad_argument(device, grad):
     names = ["input", "hidden_weights", "hidden_bias", "output_weights", "output_bias"]
     good = dict(zip(names, arguments((4, 5, 15, 1), device, grad=grad), strict=True))
     for name, value, message in [
@@ -129,7 +129,7 @@ def test_bad_input(device, grad):
         detops.mlp(**{**good, "input": torch.ones(4, 5, dtype=torch.long, device=device)})
 
 
-def test_second_derivative_is_refused():
+def test_second_derivative_raises():
     args = arguments((4, 5, 15, 1))
     (grad,) = torch.autograd.grad(detops.mlp(*args).sum(), args[0], create_graph=True)
     with pytest.raises(RuntimeError, match="mlp_backward is not implemented"):
@@ -137,7 +137,7 @@ def test_second_derivative_is_refused():
 
 
 @pytest.mark.slow
-def test_opcheck_compile_autocast():
+def test_ops_pass_opcheck_compile_and_autocast_to_float32():
     args = arguments((4, 5, 15, 1), grad=False)
     ops = torch.ops.detops
     output, hidden = ops.mlp_forward(*args)

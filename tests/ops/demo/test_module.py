@@ -1,4 +1,4 @@
-"""Modules whose parameters are not what they were made with."""
+"""Modules with replaced parameters: parametrized, pruned or replicated."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def lltm():
 
 
 @pytest.mark.parametrize("make", [mlp, lltm_cell, lltm])
-def test_it_reads_what_its_attributes_give(make):
+def test_module_reads_its_current_attributes(make):
     module, name, args = make()
     weights = getattr(module, name).detach().clone()
     own = module(*args)
@@ -42,12 +42,12 @@ def test_it_reads_what_its_attributes_give(make):
     others = {n: p for n, p in module.named_parameters() if n != f"{name}_orig"}
     pruned = torch.func.functional_call(make()[0], {name: weights * mask, **others}, args)
     torch.testing.assert_close(module(*args), pruned, rtol=0, atol=0)
-    prune.remove(module, name)  # which puts it behind the other parameters
+    prune.remove(module, name)  # moves it behind the other parameters
     torch.testing.assert_close(module(*args), pruned, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("make", [mlp, lltm_cell, lltm])
-def test_a_replica_of_data_parallel_has_attributes_alone(make):
+def test_data_parallel_replica_computes_with_plain_attributes(make):
     module, _, args = make()
     replica = module._replicate_for_data_parallel()
     for name, parameter in module.named_parameters():
@@ -58,7 +58,7 @@ def test_a_replica_of_data_parallel_has_attributes_alone(make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [mlp, lltm_cell, lltm])
-def test_it_is_one_graph_and_exports_strictly(make):
+def test_module_compiles_to_one_graph_and_exports_strictly(make):
     module, _, args = make()
     expected = module(*args)
     compiled = torch.compile(module, backend="eager", fullgraph=True)

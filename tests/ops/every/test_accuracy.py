@@ -1,4 +1,4 @@
-"""The bounds of docs/reliability.md, on other inputs than those behind its table."""
+"""The error bounds of docs/reliability.md, checked on seeds that its table does not use."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_errors_are_within_their_bounds(call, dtype, isa):
         assert within(found.backward, of_gradients), (seed, found)
 
 
-def test_nan_in_any_result_counts():
+def test_nan_in_any_result_gives_a_nan_error():
     call = Call("two", lambda x: [x, x], lambda _: {"x": torch.ones(2)})
 
     def broken(x):
@@ -63,11 +63,11 @@ def test_nan_in_any_result_counts():
     assert math.isnan(errors(call, broken, torch.float32, 0).forward)
 
 
-def test_every_op_that_gives_numbers_has_a_bound():
+def test_every_op_with_floating_results_has_a_bound():
     assert {op_of(call) for call in CALLS if has_numbers(call)} == set(BOUNDS)
 
 
-def test_an_error_in_units_of_roundoff():
+def test_error_counts_units_of_roundoff():
     one = torch.ones(3, dtype=torch.float64)
     found = one.float()
     found[1] += 3 * 2.0**-23
@@ -77,7 +77,7 @@ def test_an_error_in_units_of_roundoff():
     assert error(one.float() * torch.nan, one) != error(one.float() * torch.nan, one)
 
 
-def test_the_table(monkeypatch):
+def test_table_prints_bounds_and_errors_of_an_op(monkeypatch):
     monkeypatch.setitem(BOUNDS, "axpy", Pair(8.0, 16.0))
     row = Row(Pair(1.25, 2.0), Pair(12.5, float("nan")), Pair(0.5), Pair(1234.5))
     assert table({"axpy": row}).splitlines()[2:] == [
@@ -85,7 +85,7 @@ def test_the_table(monkeypatch):
     ]
 
 
-def test_the_page_promises_these_bounds():
+def test_reliability_page_states_the_bounds():
     _, after = PAGE.read_text().split(marks("numbers")[0] + "\n")
     lines = after.split(marks("numbers")[1])[0].splitlines()[2:]
     cells = [[c.strip(" `") for c in line.split("|")[1:-1]] for line in lines]
@@ -93,7 +93,7 @@ def test_the_page_promises_these_bounds():
     assert promised == {op: tuple(map(text, bound)) for op, bound in BOUNDS.items()}
 
 
-def test_numbers_are_those_of_the_narrow_dtype():
+def test_rounded_returns_values_of_the_narrow_dtype():
     made = rounded({"a": torch.tensor([1.0001, torch.nan]), "b": torch.tensor([3])}, torch.float16)
     assert made["a"].dtype == torch.float64 and made["a"].tolist() == [1, 9]
     assert made["b"].dtype == torch.int64

@@ -1,4 +1,4 @@
-"""What torchvision takes is taken, and gives what it gives there."""
+"""Argument types that torchvision accepts, with the same results as in torchvision."""
 
 import inspect
 
@@ -11,13 +11,13 @@ import detops
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 OVERLAPS = ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou")
 LOSSES = ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss")
-# Within reach of torchvision's differences in int8 and uint8.
+# The differences that torchvision computes fit into int8 and uint8.
 WHOLE = torch.tensor([[0, 0, 10, 10], [2, 2, 12, 14], [0, 0, 90, 99], [50, 60, 51, 61]])
 OTHER = torch.tensor([[1, 0, 9, 12], [40, 40, 100, 90]])
 
 
-def test_names_and_defaults_are_torchvisions():
-    # With reasons in docs/ops.md's list of differences, or another thing of the same name (MLP).
+def test_parameter_names_and_defaults_match_torchvision():
+    # docs/ops.md gives the reason for the first; MLP is a different class of the same name.
     other = {"paste_masks_in_image", "MLP"}
     compared = 0
     for name in detops.ops.__all__:
@@ -37,7 +37,7 @@ def test_names_and_defaults_are_torchvisions():
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("name", OVERLAPS)
-def test_integer_boxes_in_overlaps(name, dtype):
+def test_overlaps_of_integer_boxes_match_torchvision(name, dtype):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
     expected = theirs(WHOLE, OTHER)
     found = ours(WHOLE.to(dtype), OTHER.to(dtype))
@@ -59,7 +59,7 @@ def default_dtype(request):
 
 
 @pytest.mark.parametrize("name", [*OVERLAPS, *LOSSES])
-def test_integer_boxes_give_the_default_dtype_as_in_torchvision(name, default_dtype):
+def test_integer_boxes_give_the_default_dtype_like_torchvision(name, default_dtype):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
     other = WHOLE.flip(0)
     expected = theirs(WHOLE, other)
@@ -74,7 +74,7 @@ def test_integer_boxes_give_the_default_dtype_as_in_torchvision(name, default_dt
     assert mixed.dtype == ours(WHOLE.to(torch.float32), other).dtype == torch.float32
 
 
-def test_integer_boxes_are_converted_as_in_torchvision(default_dtype):
+def test_area_and_convert_of_integer_boxes_match_torchvision(default_dtype):
     for ours, theirs, words in (
         (detops.box_area, torchvision.ops.box_area, ("xyxy",)),
         (detops.box_convert, torchvision.ops.box_convert, ("xyxy", "xywh")),
@@ -84,8 +84,8 @@ def test_integer_boxes_are_converted_as_in_torchvision(default_dtype):
         torch.testing.assert_close(ours(WHOLE, *words), theirs(WHOLE, *words))
 
 
-def test_integer_boxes_of_a_format_and_in_batches():
-    # Half of an odd side is no whole number.
+def test_formatted_and_batched_integer_boxes_match_torchvision():
+    # Half of an odd side is not an integer.
     boxes = torch.tensor([[10, 10, 7, 5], [12, 9, 3, 8]])
     for fmt in ("xywh", "cxcywh"):
         expected = torchvision.ops.box_iou(boxes.float(), boxes.float(), fmt=fmt)
@@ -95,14 +95,14 @@ def test_integer_boxes_of_a_format_and_in_batches():
     torch.testing.assert_close(detops.box_iou(batch, OTHER), expected)
 
 
-def test_integers_are_not_rounded_before_they_are_compared():
-    side = 2**25  # where float32 has no odd numbers
+def test_large_integer_boxes_are_compared_exactly():
+    side = 2**25  # float32 cannot represent odd integers of this size
     boxes = torch.tensor([[side, 0, side + 1, 1], [side + 1, 0, side + 2, 1]])
     assert torch.equal(detops.box_iou(boxes, boxes), torch.eye(2))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.complex64])
-def test_boxes_of_other_dtypes_are_refused_by_name(dtype):
+def test_errors_name_bool_and_complex_boxes(dtype):
     for name in OVERLAPS:
         with pytest.raises(RuntimeError, match="boxes1 must be float32"):
             getattr(detops, name)(WHOLE.to(dtype), OTHER.float())
@@ -113,7 +113,7 @@ def test_boxes_of_other_dtypes_are_refused_by_name(dtype):
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_integer_boxes_in_losses(name, dtype):
+def test_losses_of_integer_boxes_match_torchvision(name, dtype):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
     boxes = WHOLE[[1, 0, 2, 3]]
     found = ours(WHOLE.to(dtype), boxes.to(dtype))
@@ -125,7 +125,7 @@ def test_integer_boxes_in_losses(name, dtype):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("shape", [(4,), (1, 4), (5, 4), (3, 1, 4), (3, 5, 4)])
-def test_losses_broadcast(name, shape):
+def test_losses_broadcast_like_torchvision(name, shape):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
     torch.manual_seed(0)
     a = torch.rand(3, 5, 4).cumsum(-1).requires_grad_()
@@ -136,19 +136,20 @@ def test_losses_broadcast(name, shape):
     torch.testing.assert_close(
         torch.autograd.grad(ours(a, b, reduction="sum"), (a, b)), gradients, rtol=1e-4, atol=1e-5
     )
-    # torchvision fills a mask of the first set's size; we have no such reason.
+    # torchvision fills a mask of the first set's size, so it broadcasts only the second set.
+    # detops broadcasts both.
     torch.testing.assert_close(ours(b, a), ours(b.expand_as(a), a))
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 1), (1,), (2, 5)])
-def test_what_does_not_broadcast_is_refused_by_name(shape):
+def test_losses_reject_boxes_that_do_not_broadcast(shape):
     for name in LOSSES:
         with pytest.raises(RuntimeError, match=rf"detops.{name}: boxes2 must be \[2, 4\]"):
             getattr(detops, name)(torch.rand(2, 4), torch.rand(shape))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_floating_labels(dtype):
+def test_batched_nms_accepts_floating_labels(dtype):
     torch.manual_seed(0)
     boxes, scores = torch.rand(300, 4).cumsum(1) * 20, torch.rand(300)
     turned = torch.cat([boxes, torch.rand(300, 1) * 90], 1)
@@ -160,7 +161,7 @@ def test_floating_labels(dtype):
     assert torch.equal(found, torchvision.ops.batched_nms(boxes, scores, labels.to(dtype), 0.3))
 
 
-def test_floating_labels_are_equal_only_where_they_are():
+def test_batched_nms_compares_floating_labels_exactly():
     boxes, scores = torch.tensor([[0.0, 0, 9, 9]]).expand(2, 4), torch.tensor([0.5, 0.6])
 
     def kept(a, b):
@@ -172,7 +173,7 @@ def test_floating_labels_are_equal_only_where_they_are():
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
 @pytest.mark.parametrize("threshold", [0.5, -1.0])
-def test_masks_that_are_decided(dtype, threshold):
+def test_pasted_bool_and_uint8_masks_match_float_masks(dtype, threshold):
     masks = torch.eye(6).roll(1, 0)[None, None].expand(3, 1, 6, 6)
     boxes = torch.tensor([[0.0, 0, 20, 20], [3, 4, 30, 17], [-5, -5, 9, 9]])
     expected = detops.paste_masks_in_image(masks, boxes, (24, 32), threshold)

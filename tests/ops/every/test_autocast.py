@@ -1,4 +1,4 @@
-"""Under autocast no op, and no backward pass, computes in less than float32."""
+"""Ops and their backward passes compute in at least float32 under autocast."""
 
 import pytest
 import raw_calls
@@ -12,7 +12,7 @@ import detops
 
 def close(found, expected):
     for one, other in zip(found, expected, strict=True):
-        # Outputs may come in another dtype; what they hold may not differ by more than it rounds.
+        # Output dtypes may differ, but values only by the rounding of the coarser dtype.
         rounding = max(
             torch.finfo(t.dtype).eps if t.is_floating_point() else 0 for t in (one, other)
         )
@@ -23,7 +23,7 @@ def close(found, expected):
 
 @pytest.mark.parametrize("backward", ["outside", "inside"])
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-def test_every_call(device, call, backward):
+def test_calls_compute_in_float32_under_autocast(device, call, backward):
     tensors = call.tensors(device)
     expected = call.results(tensors)
     with torch.autocast(device, torch.bfloat16):
@@ -36,7 +36,7 @@ def test_every_call(device, call, backward):
 
 
 @pytest.mark.parametrize("name", raw_calls.schema_ops())
-def test_every_raw_op(name):
+def test_raw_ops_compute_in_float32_under_autocast(name):
     op, arguments = getattr(torch.ops.detops, name), raw_calls.arguments()[name]
     expected = run(op, arguments)
     with torch.autocast("cpu", torch.bfloat16):
@@ -49,7 +49,7 @@ OF_ONE_DTYPE = ("axpy", "mlp", "lltm_cell", "lltm")
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 @pytest.mark.parametrize("name", OF_ONE_DTYPE)
-def test_functions_cast_as_the_ops_do(name, dtype):
+def test_functions_cast_like_their_ops(name, dtype):
     arguments = raw_calls.arguments()[name]
     tensors = [x.to(dtype) if isinstance(x, torch.Tensor) else x for x in arguments.values()]
     with torch.autocast("cpu", torch.bfloat16):

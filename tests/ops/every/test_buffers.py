@@ -1,4 +1,4 @@
-"""What ops write into must have memory of its own, and is written whole or not at all."""
+"""Output buffers: each needs its own memory, and an op writes it completely or not at all."""
 
 import random
 
@@ -15,7 +15,7 @@ from detops.compat import buffers
 ARGUMENTS = raw_calls.arguments()
 OPS = [op for op in ARGUMENTS if written_by(op)]
 BUFFERS = [(op, name) for op in OPS for name in written_by(op)]
-# Those of one op are written in this order.
+# Each op writes its buffers in this order.
 ORDER = ["output", "out", "top_count", "gradInput", "gradOffset", "gradWeight", "input_grad"]
 ORDER += ["trans_grad", "grad_input", "grad_offset", "grad_mask", "grad_weight", "grad_bias"]
 UNREAD = ("columns", "ones")
@@ -26,14 +26,14 @@ def call(op, args):
 
 
 def written(op, **changed):
-    """The arguments with buffers of the right size, which hold what the op writes."""
+    """Returns the arguments with buffers of the right size that hold the op's output."""
     args = ARGUMENTS[op] | {name: ARGUMENTS[op][name].clone() for name in written_by(op)}
     call(op, args | changed)
     return args
 
 
 def fresh(op):
-    """The arguments with buffers of the right size, all ones."""
+    """Returns the arguments with buffers of the right size, filled with ones."""
     args = written(op)
     return args | {name: torch.ones_like(args[name]) for name in written_by(op)}
 
@@ -50,7 +50,7 @@ def is_refused(op, args, name, what):
 
 
 @pytest.mark.parametrize(("op", "name"), BUFFERS)
-def test_a_buffer_with_two_elements_in_one_place_is_refused(op, name):
+def test_op_rejects_buffer_with_overlapping_elements(op, name):
     args = fresh(op)
     shape = args[name].shape
     twice = torch.ones(shape[1:]).expand(shape)
@@ -60,7 +60,7 @@ def test_a_buffer_with_two_elements_in_one_place_is_refused(op, name):
 
 
 @pytest.mark.parametrize(("op", "name"), BUFFERS)
-def test_a_buffer_that_requires_a_gradient_is_refused(op, name):
+def test_op_rejects_buffer_that_requires_a_gradient(op, name):
     args = fresh(op)
     leaf = torch.ones_like(args[name], requires_grad=True)
     for buffer in (leaf, leaf.view(leaf.shape), leaf * 1):
@@ -73,7 +73,7 @@ def test_a_buffer_that_requires_a_gradient_is_refused(op, name):
 
 
 @pytest.mark.parametrize(("op", "name"), BUFFERS)
-def test_a_buffer_that_cannot_take_its_size_is_refused(op, name):
+def test_op_rejects_buffer_that_cannot_be_resized(op, name):
     args = fresh(op)
     if ARGUMENTS[op][name].numel():
         pytest.skip("its size is asked for")
@@ -88,7 +88,7 @@ def test_a_buffer_that_cannot_take_its_size_is_refused(op, name):
 
 
 @pytest.mark.parametrize(("op", "name"), BUFFERS)
-def test_a_buffer_in_the_memory_of_another_argument_is_refused(op, name):
+def test_op_rejects_buffer_that_shares_memory(op, name):
     args = fresh(op)
     empty_at_first = not ARGUMENTS[op][name].numel()
     for other, x in args.items():
@@ -110,7 +110,7 @@ def test_a_buffer_in_the_memory_of_another_argument_is_refused(op, name):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("layout", dict.fromkeys(LAYOUTS), ids=lambda layout: layout.__name__)
-def test_buffers_of_any_layout_are_written(op, layout):
+def test_op_writes_buffers_of_any_layout(op, layout):
     args = fresh(op)
     rng = random.Random(op)
     laid_out = {name: layout(torch.ones_like(args[name]), rng) for name in written_by(op)}
@@ -137,7 +137,7 @@ def test_buffers_may_be_parts_of_one_tensor():
 
 
 @pytest.mark.parametrize(("op", "name"), BUFFERS)
-def test_a_buffer_may_lie_between_the_elements_of_another_argument(op, name):
+def test_buffer_may_interleave_with_another_argument(op, name):
     for other, x in fresh(op).items():
         if other in (name, *written_by(op), *UNREAD) or not isinstance(x, torch.Tensor):
             continue
@@ -150,14 +150,14 @@ def test_a_buffer_may_lie_between_the_elements_of_another_argument(op, name):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_errors_have_the_name_of_the_op_that_was_called(op):
+def test_errors_name_the_op_that_was_called(op):
     for name, x in fresh(op).items():
         if isinstance(x, torch.Tensor) and name not in (*UNREAD, *written_by(op)):
             with pytest.raises(RuntimeError, match=f"^detops.{op}: "):
                 call(op, fresh(op) | {name: x.to(torch.complex64)})
 
 
-def test_shared_memory_is_found_as_numpy_finds_it():
+def test_share_memory_matches_numpy():
     rng = random.Random(0)
     found = {True: 0, False: 0}
 

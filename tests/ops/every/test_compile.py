@@ -1,4 +1,4 @@
-"""Every public op under ``torch.compile``, whole and with a count of boxes that changes."""
+"""Every public op under ``torch.compile``, as one graph and with a dynamic number of boxes."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from detops.bench.case import clustered
 
 pytestmark = pytest.mark.slow
 
-# The dimension of each tensor that there are more or fewer of; for what is not listed, none.
+# The dimension of each tensor whose size changes. Unlisted tensors keep their size.
 BOXES = dict.fromkeys(("boxes", "scores", "idxs", "boxes1", "boxes2", "anchors", "deltas"), 0)
 COUNTED = {
     "deform_psroi_pooling": {"boxes": 0, "offset": 0},
@@ -47,7 +47,7 @@ COUNTED = {
     "lltm_cell": {"input": 0, "h": 0, "c": 0},
     "lltm": {"input": 1, "h": 0, "c": 0},
 }
-# Ops of all pairs: the second count differs from the first.
+# Ops that compare all pairs: the second count differs from the first.
 PAIRWISE = (
     "box_iou",
     "generalized_box_iou",
@@ -96,7 +96,7 @@ ALL = [
     Call("remove_small_boxes", partial(detops.remove_small_boxes, min_size=20), _boxes),
     Call("box_iou of cxcywh", partial(detops.box_iou, fmt="cxcywh"),
          lambda g: {"boxes1": _boxes(g)["boxes"], "boxes2": _boxes(g)["boxes"]}),
-    # With giou and diou the gradient's sums come in another order.
+    # giou runs without gradients: giou and diou sum them in another order.
     Call("rotated_iou_loss", detops.rotated_iou_loss, _turned_pairs, ("boxes1", "boxes2")),
     Call("rotated_iou_loss, giou", partial(detops.rotated_iou_loss, mode="giou"), _turned_pairs),
     Call("MultiScaleRoIAlign", _levels, _two_levels, ("high", "low")),
@@ -112,7 +112,7 @@ ONE_EACH = {op(call): call for call in reversed(ALL)}
 
 
 def walk(calls):
-    """Each call without a gradient, and with one where it has one."""
+    """Yields each call without gradients, and with gradients if it has any."""
     for call in calls:
         for gradient in (False, True)[: 1 + bool(call.wants)]:
             kind = ", gradient" * gradient
@@ -120,7 +120,7 @@ def walk(calls):
 
 
 def resized(call, count, seed=0):
-    """The tensors of the call, in another number."""
+    """Returns the tensors of the call, resized to ``count`` entries."""
     tensors = call.tensors(seed=seed)
     for name, dim in COUNTED.get(op(call), BOXES).items():
         if name in tensors:
@@ -134,7 +134,7 @@ def resized(call, count, seed=0):
 
 
 class Compiled:
-    """A function, compiled, and how many times it was."""
+    """A compiled function that counts its compilations."""
 
     def __init__(self, function):
         def whole(**tensors):
@@ -163,14 +163,14 @@ def assert_same(found, expected):
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
-def test_the_walk_is_complete():
+def test_calls_cover_every_public_function():
     functions = {name for name in detops.ops.__all__ if name == name.lower()}
-    # The first gives dicts, the second changes a class: there is nothing to compile.
+    # The first returns dicts, the second changes a class: neither has anything to compile.
     assert functions - {"masks_to_rle", "register_tensor_methods"} <= {op(call) for call in ALL}
 
 
 @pytest.mark.parametrize(("call", "gradient"), walk(ALL))
-def test_any_count(call, gradient):
+def test_compiled_op_matches_eager_for_any_count(call, gradient):
     function = Compiled(call.function)
     with torch.set_grad_enabled(gradient):
         for count in COUNTS:
@@ -181,7 +181,7 @@ def test_any_count(call, gradient):
 
 
 @pytest.mark.parametrize(("call", "gradient"), walk(ONE_EACH.values()))
-def test_a_count_that_nms_gives(call, gradient):
+def test_compiled_op_matches_eager_after_nms(call, gradient):
     dims = COUNTED.get(op(call), BOXES)
 
     def after_nms(candidates, ratings, **tensors):

@@ -1,4 +1,4 @@
-"""Ops in many threads and processes at once, and what else may happen while one runs."""
+"""Ops in concurrent threads and processes, and while settings change or interrupts arrive."""
 
 import copy
 import multiprocessing
@@ -30,7 +30,7 @@ OPS = raw_calls.schema_ops()
 
 
 def results_of(name):
-    """Of the op's call in raw_calls.py: what it returns and what it writes."""
+    """Returns the tensors that the op's call in raw_calls.py returns or writes."""
     args = copy.deepcopy(bases()[name])
     found = getattr(torch.ops.detops, name)(**args)
     return [t for t in tree_leaves([found, args]) if isinstance(t, torch.Tensor)]
@@ -42,7 +42,7 @@ def same(found, expected):
 
 
 def in_threads(work):
-    """Calls ``work(i)`` in ``THREADS`` threads at once; raises what one of them raises."""
+    """Calls ``work(i)`` in ``THREADS`` threads at once and reraises their first exception."""
     together = threading.Barrier(THREADS)
 
     def begin(i):
@@ -59,7 +59,7 @@ def expected():
 
 
 @pytest.mark.slow
-def test_every_op_in_sixteen_threads(expected):
+def test_ops_give_the_same_results_in_sixteen_threads(expected):
     def work(i):
         for name in random.Random(i).sample(OPS, len(OPS)):
             same(results_of(name), expected[name])
@@ -68,7 +68,7 @@ def test_every_op_in_sixteen_threads(expected):
 
 
 @pytest.mark.slow
-def test_calls_that_reach_every_kernel_while_the_number_of_threads_changes():
+def test_calls_give_the_same_results_while_thread_count_changes():
     calls = [call for call in CALLS if not call.name.startswith(PRODUCTS)]
     before = torch.get_num_threads()
     known = [[t.detach() for t in call.forward(call.tensors())] for call in calls]
@@ -85,12 +85,12 @@ def test_calls_that_reach_every_kernel_while_the_number_of_threads_changes():
         torch.set_num_threads(before)
 
 
-# One thread takes them: what goes on depends on what was before, or a product is PyTorch's.
+# These run on one thread: each step depends on earlier ones, or PyTorch computes a product.
 ALONE = ("soft_nms", "nms_quadri", "mlp, large")
 
 
 @pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
-def test_threads_share_small_loops_with_the_same_results(call, isa):
+def test_small_parallel_loops_give_the_same_results(call, isa):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -108,7 +108,7 @@ def test_threads_share_small_loops_with_the_same_results(call, isa):
         same([t.detach() for t in found], [t.detach() for t in known])
 
 
-def test_another_instruction_set_while_ops_run():
+def test_changing_the_instruction_set_keeps_nms_results():
     boxes, scores = reference.random_boxes(400), torch.rand(400)
     kept = detops.nms(boxes, scores, 0.4)
     stop = threading.Event()
@@ -129,8 +129,8 @@ def test_another_instruction_set_while_ops_run():
         detops._C.set_cpu_isa("auto")
 
 
-def test_memory_that_stays_is_handed_from_thread_to_thread():
-    """Results of one thread die in another, whose next ones take their memory."""
+def test_threads_reuse_arena_memory_of_other_threads():
+    """A thread frees results of another thread, and its next results reuse that memory."""
     boxes = reference.random_boxes(600)
     overlaps = detops.box_iou(boxes, boxes)
     handed, lock = [], threading.Lock()
@@ -159,8 +159,8 @@ def test_memory_that_stays_is_handed_from_thread_to_thread():
     not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has no global lock"
 )
 @pytest.mark.parametrize("name", OPS)
-def test_python_goes_on_while_an_op_runs(name):
-    """Nobody takes the interpreter from a thread here; it moves when that thread lets go of it."""
+def test_op_releases_the_interpreter_lock(name):
+    """The switch interval is so long that a thread loses the lock only by releasing it."""
     steps, stop = [0], threading.Event()
 
     def other():
@@ -190,7 +190,7 @@ def test_python_goes_on_while_an_op_runs(name):
 
 
 class Detections(Dataset):
-    """Suppressed boxes and pooled features of a seed."""
+    """Features of the boxes that NMS keeps, generated from a seed per example."""
 
     def __len__(self):
         return 12
@@ -206,8 +206,8 @@ class Detections(Dataset):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_workers_of_a_data_loader(method):
-    """After ops on several threads, which a forked process does not have."""
+def test_data_loader_workers_give_the_same_results(method):
+    """The parent first runs ops on several threads, which a forked process does not inherit."""
     data = Detections()
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -224,7 +224,7 @@ def test_workers_of_a_data_loader(method):
 
 
 @pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
-def test_inference_mode(call):
+def test_inference_mode_gives_the_same_results(call):
     tensors = call.tensors()
     known = [t.detach() for t in call.forward(tensors)]
     with torch.inference_mode():
@@ -250,7 +250,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_an_interrupt_waits_for_the_op_and_is_raised_then():
+def test_interrupt_is_raised_after_the_op_returns():
     command = [sys.executable, "-c", LONG]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -258,7 +258,7 @@ def test_an_interrupt_waits_for_the_op_and_is_raised_then():
             time.sleep(0.5)
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=120)
-        finally:  # else a failure waits for a process that goes on
+        finally:  # otherwise a failure would block on the running process
             process.kill()
     assert out == "stopped True\n" and process.returncode == 0
 

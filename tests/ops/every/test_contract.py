@@ -1,4 +1,4 @@
-"""Calls are checked by csrc/contract in C++, fake tensors in Python: in the same words."""
+"""C++ (csrc/contract) checks calls and Python checks fake tensors, with the same messages."""
 
 import math
 import re
@@ -22,7 +22,7 @@ from detops.contract import read
 from detops.contract_call import compiled
 from detops.registration import CONTRACTS
 
-# An op without outputs in its contract is made of others.
+# An op without outputs in its contract is composed of other ops.
 OPS = [name for name, contract in CONTRACTS.items() if contract.outputs and name in arguments()]
 BY_VALUES = [
     name
@@ -31,12 +31,12 @@ BY_VALUES = [
 ]
 
 
-# What messages about values speak of.
+# Terms that appear in messages about values.
 OF_VALUES = ("batch index", "indices", "level", "positions", "num_objects", "models")
 
 
 def outcome(op, given):
-    """The sizes, dtypes and strides of the results, or the error."""
+    """Returns the sizes, dtypes and strides of the results, or the error message."""
     try:
         results = getattr(torch.ops.detops, op)(**given)
     except RuntimeError as error:
@@ -53,7 +53,7 @@ def both(op, given):
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op not in BY_VALUES])
-def test_fake_results_are_like_real_ones(op):
+def test_fake_results_match_real_results(op):
     given = arguments()[op]
     eager, fake = both(op, given)
     assert isinstance(eager, list) and eager == fake
@@ -67,7 +67,7 @@ def test_fake_results_are_like_real_ones(op):
 
 
 def changes(value):
-    """What is wrong with one argument, or at least unusual."""
+    """Yields wrong or unusual variants of an argument."""
     if isinstance(value, Tensor):
         yield value.unsqueeze(0)
         yield value.to(torch.int16)
@@ -97,7 +97,7 @@ def changes(value):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
-def test_the_same_words_for_bad_input(op):
+def test_eager_and_fake_errors_have_the_same_message(op):
     refused = 0
     for name, value in arguments()[op].items():
         for k, changed in enumerate(changes(value)):
@@ -108,7 +108,7 @@ def test_the_same_words_for_bad_input(op):
                 refused += 1
                 assert eager == fake, (name, k)
                 assert eager.startswith("detops."), (name, k)
-            elif isinstance(eager, str):  # values alone, which fake tensors have not
+            elif isinstance(eager, str):  # depends on values, which fake tensors lack
                 assert any(word in eager for word in OF_VALUES), eager
             elif op not in BY_VALUES:
                 assert eager == fake, (name, k)
@@ -116,7 +116,7 @@ def test_the_same_words_for_bad_input(op):
 
 
 def limits():
-    """The sizes that each limit of an op's contract is about, by the op."""
+    """Yields op, size names and message for each limit in a contract."""
     read_requirement = contract_module._requirement
 
     def remembered(text):
@@ -137,8 +137,8 @@ def limits():
 
 
 @pytest.mark.parametrize(("op", "names", "message"), [*limits()])
-def test_sizes_beyond_a_limit_are_refused_alike(op, names, message):
-    """Of tensors whose elements are all one."""
+def test_eager_and_fake_reject_sizes_beyond_a_limit(op, names, message):
+    """Each large dimension is expanded: its elements share memory."""
     given = dict(arguments()[op])
     most = 2**31 if len(names) == 1 else 65_600
     for name, tensor in sketch_of(op).tensors.items():
@@ -156,7 +156,7 @@ def test_sizes_beyond_a_limit_are_refused_alike(op, names, message):
 
 
 def bounded_sides():
-    """Sizes with a bound: of the op's tensor, or of the first of a list."""
+    """Yields the bounded dimensions of each tensor; for a list, of its first tensor."""
     for op in OPS:
         for name, tensor in sketch_of(op).tensors.items():
             sides = [d for d, dimension in enumerate(tensor.shapes[0]) if dimension.least]
@@ -164,8 +164,8 @@ def bounded_sides():
 
 
 @pytest.mark.parametrize(("op", "name", "d"), [*bounded_sides()])
-def test_sides_beyond_32_bits_are_refused_alike(op, name, d):
-    """Their kernels number rows and columns in 32 bits."""
+def test_eager_and_fake_reject_sides_beyond_32_bits(op, name, d):
+    """The kernels index rows and columns with 32 bits."""
     given = arguments()[op][name]
     for size in (2**31, 2**40):
         x = given[0] if isinstance(given, list) else given
@@ -181,7 +181,7 @@ def test_sides_beyond_32_bits_are_refused_alike(op, name, d):
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**30])
-def test_results_that_nobody_can_have_are_refused_alike(size):
+def test_eager_and_fake_reject_results_that_are_too_large(size):
     for op in ("roi_align_forward", "roi_pool_forward", "ps_roi_align_forward"):
         for count in (0, 5):
             given = arguments()[op] | {"pooled_height": size, "pooled_width": size}
@@ -194,7 +194,7 @@ def test_results_that_nobody_can_have_are_refused_alike(size):
             assert eager == fake == f"detops.{op.removesuffix('_forward')}: {expected}"
 
 
-def test_results_of_too_many_dimensions_are_refused_alike():
+def test_eager_and_fake_reject_too_many_dimensions():
     x = torch.zeros([1] * 9)
     eager, fake = both("axpy_forward", {"x": x, "y": x, "alpha": 2.0})
     assert eager == fake == "detops.axpy: a result must have at most 8 dimensions"
@@ -205,7 +205,7 @@ def test_results_of_too_many_dimensions_are_refused_alike():
     ["iou\0x", "\0", "x" * 80, "x" * 81, "é" * 80, "é" * 81, "x" * 10**6, "\0" * 81],
     ids=range(8),
 )
-def test_words_of_any_length_are_shown_alike(word):
+def test_eager_and_fake_print_keywords_alike(word):
     eager, fake = both("box_iou_forward", arguments()["box_iou_forward"] | {"kind": word})
     shown = word[:80].replace("\0", "\\0") + "..." * (len(word) > 80)
     expected = f"kind must be iou, iof, giou, diou or ciou, got {shown}"
@@ -213,7 +213,7 @@ def test_words_of_any_length_are_shown_alike(word):
 
 
 @pytest.mark.parametrize("count", [3, 26, 27, 28, 80, 81, 10**6])
-def test_lists_of_any_length_are_shown_alike(count):
+def test_eager_and_fake_print_lists_alike(count):
     op = "deform_conv2d_forward"
     eager, fake = both(op, arguments()[op] | {"stride": [1] * count})
     shown = f"[{', '.join(['1'] * count)}]"
@@ -222,14 +222,14 @@ def test_lists_of_any_length_are_shown_alike(count):
     assert eager == fake == f"detops.deform_conv2d: {expected}"
 
 
-# Of sizes that numbers alone decide: kernel_size ** 2.
+# Sizes that depend only on integer arguments: kernel_size ** 2.
 DECIDED = {"carafe_backward": {9}}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", [op for op in OPS if op not in BY_VALUES])
-def test_sizes_stay_symbols(op):
-    """Each size that the contract has a name for may be any other, too."""
+def test_named_sizes_stay_symbolic(op):
+    """Every size that the contract names may have any value."""
     free = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
 
     def symbolic(x):
@@ -263,7 +263,7 @@ def test_sizes_stay_symbols(op):
         ("f(Tensor x, str s) -> Tensor\n  called g for a\n  x: any [N]\n", r"detops.g: x must"),
     ],
 )
-def test_the_language(text, message):
+def test_contract_text_gives_the_expected_error(text, message):
     contract = read(text)["f"]
     with pytest.raises(RuntimeError, match=message):
         contract.check({"x": torch.zeros(3, 1), "s": "a"})
@@ -286,7 +286,7 @@ WITH_WORDS = {
 COLUMNS = {"xywhr": 5, "cxcywhr": 5, "xyxyxyxy": 8}
 
 
-def test_every_composition_with_words_is_here():
+def test_calls_cover_every_composite_op_with_keywords():
     found = {op for op, contract in CONTRACTS.items() if contract.rules and not contract.outputs}
     assert {op for op in found if any(words_of(op))} == set(WITH_WORDS)
 
@@ -297,7 +297,7 @@ def words_of(op):
 
 
 @pytest.mark.parametrize("op", WITH_WORDS)
-def test_words_of_compositions_are_those_of_the_contract(op):
+def test_composite_ops_accept_the_keywords_of_the_contract(op):
     for name, rule in words_of(op):
         for call in (getattr(detops, op), getattr(torch.ops.detops, op)):
             for word in CONTRACTS[op].words[name]:
@@ -310,7 +310,7 @@ def test_words_of_compositions_are_those_of_the_contract(op):
 
 
 @pytest.mark.parametrize("op", ["rotated_iou_loss", "lltm_cell"])
-def test_errors_of_compositions_have_their_names(op):
+def test_errors_of_composite_ops_name_the_op(op):
     given = arguments()[op]
     for name, x in given.items():
         if isinstance(x, Tensor):

@@ -1,4 +1,4 @@
-"""Which way a call of an op takes, and that all ways give the same."""
+"""Call paths of an op: which one runs, and that all give the same results."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def subclasses(of):
 
 @pytest.fixture
 def without(monkeypatch):
-    """Takes ways to run a Function out of all of them."""
+    """Disables methods that run a Function, in all of its subclasses."""
 
     def take(*names):
         for function in subclasses(Function):
@@ -35,7 +35,7 @@ def without(monkeypatch):
 
 
 @pytest.mark.parametrize("op", [detops.axpy, lambda *x: detops.mlp(*x, *x[:1], *x[:1], *x[:1])])
-def test_what_is_taken_out_is_missed(op, without):
+def test_call_fails_without_the_method_that_it_uses(op, without):
     x = torch.ones(1, 1)
     assert op(x.requires_grad_(), x).requires_grad
     without("_record")
@@ -44,7 +44,7 @@ def test_what_is_taken_out_is_missed(op, without):
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
-def test_none_runs_where_no_gradient_is_wanted(call, without):
+def test_calls_without_gradients_skip_autograd_functions(call, without):
     tensors = call.tensors()
     expected = [o.detach() for o in call.forward(tensors)]
     without("apply", "_record")
@@ -59,7 +59,7 @@ def test_none_runs_where_no_gradient_is_wanted(call, without):
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
-def test_the_cheap_one_runs_where_one_is(call, without):
+def test_calls_with_gradients_use_record_instead_of_apply(call, without):
     without("apply")
     tensors = call.tensors()
     assert all(g.shape == tensors[n].shape for n, g in
@@ -67,7 +67,7 @@ def test_the_cheap_one_runs_where_one_is(call, without):
 
 
 class Watcher(TorchDispatchMode):
-    """A mode that does nothing but write down the names of our ops."""
+    """A mode that only records the names of the detops ops."""
 
     def __init__(self):
         super().__init__()
@@ -80,28 +80,28 @@ class Watcher(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
-def test_the_dispatchers_way_gives_the_same(call):
+def test_dispatcher_path_gives_the_same_results(call):
     expected = call.results(call.tensors())
     with Watcher():
         found = call.results(call.tensors())
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
-# A view of ATen, and recurrences that are made of a raw op whatever happens.
+# An ATen view, and recurrences that always call a raw op.
 MADE_OF_OTHERS = ("gdh", "lltm_cell", "lltm")
 
 
 @pytest.mark.parametrize(
     "call", [c for c in DIFFERENTIABLE if c.name not in MADE_OF_OTHERS], ids=lambda call: call.name
 )
-def test_what_watches_sees_an_op_with_a_derivative(call):
+def test_dispatch_mode_sees_differentiable_ops(call):
     with torch.no_grad(), Watcher() as watcher:
         call.forward(call.tensors())
     assert set(watcher.names) <= detops.registration.DIFFERENTIABLE and watcher.names
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
-def test_fake_tensors(call):
+def test_fake_results_match_real_shapes_dtypes_and_strides(call):
     real = call.tensors()
     expected = call.results(real)
     mode = FakeTensorMode()
@@ -121,7 +121,7 @@ def pool(x):
     return detops.roi_align(x, ROIS, 2, 1.0, 2)
 
 
-def test_the_whole_one_runs_under_transforms(without):
+def test_transforms_use_apply_instead_of_record(without):
     def total(x):
         return pool(x).sum()
 
@@ -135,7 +135,7 @@ def test_the_whole_one_runs_under_transforms(without):
 
 
 class Subclass(torch.Tensor):
-    """Writes down which functions it meets."""
+    """Records the functions that are called with it."""
 
     seen: list = []  # noqa: RUF012
 
@@ -145,14 +145,14 @@ class Subclass(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-def test_a_subclass_of_tensor_meets_the_op():
+def test_tensor_subclass_sees_the_op():
     Subclass.seen.clear()
     found = pool(X.detach().as_subclass(Subclass))
     assert type(found) is Subclass and torch.equal(found.as_subclass(torch.Tensor), pool(X))
     assert any("detops.roi_align" in name and "forward" not in name for name in Subclass.seen)
 
 
-def test_a_mode_of_functions_meets_the_op():
+def test_torch_function_mode_sees_the_op():
     seen = []
 
     class Mode(torch.overrides.TorchFunctionMode):
@@ -165,7 +165,7 @@ def test_a_mode_of_functions_meets_the_op():
     assert any("detops.roi_align" in name and "forward" not in name for name in seen)
 
 
-def test_a_tensor_that_has_left_its_transform_is_a_plain_one():
+def test_tensor_that_left_its_transform_acts_as_a_plain_tensor():
     left = []
 
     def keep(x):
@@ -177,20 +177,20 @@ def test_a_tensor_that_has_left_its_transform_is_a_plain_one():
     assert not pooled.requires_grad and torch.equal(pooled, pool(X.detach()))
 
 
-def test_only_what_wants_a_gradient_is_recorded():
+def test_only_calls_that_require_gradients_are_recorded():
     a, b = torch.rand(3, 4).cumsum(1), torch.rand(2, 4).cumsum(1)
     assert detops.box_iou(a, b.requires_grad_()).requires_grad
     assert not detops.box_iou(a, a).requires_grad
     assert detops.roi_align(X.detach(), ROIS, 2).grad_fn is None
 
 
-def test_its_name_is_the_ops():
+def test_grad_fn_has_the_name_of_the_op():
     overlap = detops.box_iou(torch.rand(2, 4, requires_grad=True), torch.rand(2, 4))
     assert type(overlap.grad_fn).__name__ == "BoxIoUFunctionBackward"
 
 
 @pytest.mark.parametrize("gradient", [True, False])
-def test_forward_mode_is_refused_where_there_is_no_rule_for_it(gradient):
+def test_forward_mode_raises_without_a_rule(gradient):
     with torch.autograd.forward_ad.dual_level(), torch.set_grad_enabled(gradient):
         dual = torch.autograd.forward_ad.make_dual(X.detach(), torch.ones_like(X))
         with pytest.raises(NotImplementedError, match="forward"):
@@ -199,7 +199,7 @@ def test_forward_mode_is_refused_where_there_is_no_rule_for_it(gradient):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])
-def test_a_list_of_boxes_is_the_tensor_of_them(count, dtype):
+def test_list_of_boxes_equals_the_joined_tensor(count, dtype):
     lists = [(torch.rand(i, 4).cumsum(1) * 3).to(dtype) for i in range(count)]
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     rows = [torch.cat([torch.full((i, 1), float(i)), b], 1) for i, b in enumerate(lists)]
@@ -211,8 +211,8 @@ def test_a_list_of_boxes_is_the_tensor_of_them(count, dtype):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("shape", [(2, 4, 6, 5), (2, 1, 6, 5), (2, 4, 1, 1), (1, 1, 1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_gradient_of_a_sum_is_that_of_ones(layout, shape, dtype):
-    """It comes as one number, expanded, and the map's gradient has the layout of the map."""
+def test_gradient_of_a_sum_equals_gradient_of_ones(layout, shape, dtype):
+    """The gradient is one expanded element; the input's gradient keeps the input's layout."""
     x = torch.randn(shape).to(dtype).contiguous(memory_format=layout).requires_grad_()
     boxes = torch.tensor([[0.0, 0, 0, 4, 4], [0, -1, 0, 3, 5]])
     rotated = torch.cat([boxes, torch.full((2, 1), 30.0)], 1)

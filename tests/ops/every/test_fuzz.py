@@ -1,4 +1,4 @@
-"""The fuzzer: a short run of it, what it found before, and what it would find."""
+"""The fuzzer: a short run, its earlier finds, and defects that it must find."""
 
 import json
 import os
@@ -35,13 +35,13 @@ pytestmark = pytest.mark.skipif(detops._C.emulated, reason="compares what CPUs d
 
 @pytest.fixture(autouse=True)
 def _everything_is_compared(monkeypatch):
-    """Also in a process that runs under the sanitizers."""
+    """Compares everything under the sanitizers, too."""
     monkeypatch.setattr(fuzz.check, "SANITIZED", False)
 
 
 @pytest.mark.slow
-def test_a_short_run(tmp_path):
-    """Eight cases of every op, in a process of their own."""
+def test_short_run_finds_nothing(tmp_path):
+    """Runs eight cases of every op in a separate process."""
     command = ["--cases", 8 * len(schema_ops()), "--seed", 1_000_000, "--finds", tmp_path]
     result = subprocess.run(
         [sys.executable, "-m", "fuzz.run", *map(str, command)],
@@ -54,18 +54,18 @@ def test_a_short_run(tmp_path):
 
 @settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(op=st.sampled_from(schema_ops()), rng=st.randoms(use_true_random=False))
-def test_any_call(op, rng):
-    """Here a find is shrunk: smaller and tamer, as long as it stays one."""
+def test_any_drawn_call_passes_the_checks(op, rng):
+    """Hypothesis shrinks a find to a smaller and tamer one."""
     check(draw(op, 0, rng=rng))
 
 
 @pytest.mark.parametrize("path", FINDS, ids=lambda path: path.stem)
-def test_what_was_found_stays_mended(path):
+def test_earlier_finds_stay_fixed(path):
     fuzz.run.repeat(path)
 
 
 @pytest.mark.parametrize("op", ["nms", "multiscale_roi_align_forward", "deform_conv_forward"])
-def test_a_case_is_told_by_its_number_and_by_its_file(op):
+def test_seed_and_file_reproduce_a_case(op):
     for seed in range(20):
         told = json.dumps(to_json(draw(op, seed)))
         assert told == json.dumps(to_json(draw(op, seed)))
@@ -86,8 +86,8 @@ def test_tame_calls_are_compared_with_float64(op):
     assert not numbers
 
 
-def test_most_cases_are_taken():
-    """What is refused early says little about a kernel."""
+def test_ops_accept_most_tame_cases():
+    """A case that an op rejects early says little about its kernel."""
     taken = {op: 0 for op in schema_ops()}
     for op in schema_ops():
         for seed in range(6):
@@ -110,22 +110,22 @@ def test_layouts_keep_the_values(layout, shape):
     assert torch.equal(x, dense)
 
 
-def test_what_lies_between_elements_is_overwritten():
+def test_fill_overwrites_memory_between_elements():
     x = torch.zeros(4, 6)[1:3, ::2].fill_(1)
     fill_between([x], 0x7F)
     whole = bytes_of(x).view(torch.float32).view(4, 6)
     assert x.eq(1).all() and (whole > 1e38).sum() == 24 - 6
 
 
-def test_what_is_left_of_overlapping_rows_is_overwritten():
-    """Their memory is as large as that of a dense tensor, and most of it is none of them."""
+def test_fill_overwrites_memory_left_by_overlapping_rows():
+    """The memory is as large as for a dense tensor, but the rows use only part of it."""
     x = overlapping(torch.ones(3, 4), random.Random(0))
     fill_between([x], 0x7F)
     whole = bytes_of(x).view(torch.float32)
     assert x.eq(1).all() and (whole > 1e38).sum() == 12 - 6
 
 
-def test_a_check_leaves_the_number_of_threads():
+def test_check_keeps_the_number_of_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -135,7 +135,7 @@ def test_a_check_leaves_the_number_of_threads():
         torch.set_num_threads(before)
 
 
-def test_each_reference_is_reached():
+def test_cases_reach_every_reference():
     def reached(op):
         for seed in range(200):
             case = draw(op, seed, mood=TAME)
@@ -147,13 +147,13 @@ def test_each_reference_is_reached():
     assert {op for op in FOUND if reached(op)} == set(FOUND)
 
 
-# Each breaks one promise of axpy_forward in one way.
+# Each function breaks one promise of axpy_forward.
 def _writes_its_input(x, y, alpha):
     x.mul_(2)
     return alpha * x + y
 
 
-FRESH = [0]  # what memory holds before it is written
+FRESH = [0]  # values of memory before an op writes it
 
 
 def _forgets_to_write(x, y, alpha):
@@ -209,7 +209,7 @@ def _gives_nan(x, y, alpha):
         (_gives_nan, "NaN from numbers"),
     ],
 )
-def test_a_broken_op_is_found(monkeypatch, broken, message):
+def test_check_finds_a_broken_op(monkeypatch, broken, message):
     if broken is _depends_on_the_instruction_set and len(fuzz.check.isas()) < 2:
         pytest.skip("this processor has one instruction set")
     case = draw("axpy_forward", 0, mood=TAME)
@@ -228,7 +228,7 @@ def test_a_broken_op_is_found(monkeypatch, broken, message):
         check(case)
 
 
-def test_another_order_that_changes_what_is_kept_is_found(monkeypatch):
+def test_check_finds_kept_boxes_that_depend_on_the_order(monkeypatch):
     case = draw("nms", 0, mood=TAME)
     boxes = torch.arange(10.0)[:, None] + torch.tensor([0.0, 0, 4, 4])
     case.args = {"boxes": boxes, "scores": torch.linspace(0, 1, 10), "iou_threshold": 0.5}
@@ -271,7 +271,7 @@ def test_a_process_that_dies_or_hangs_names_its_case(
 
 
 @pytest.mark.slow
-def test_processes_beside_each_other_share_the_numbers(monkeypatch, tmp_path):
+def test_parallel_processes_split_the_case_numbers(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     run = fuzz.run.Run(["axpy", "box_area", "box_iou"], tmp_path)
     run.work_in(2, seed=10, minutes=10, cases=9)
@@ -279,7 +279,7 @@ def test_processes_beside_each_other_share_the_numbers(monkeypatch, tmp_path):
     assert not run.finds
 
 
-def test_memory_that_grows_names_all_cases_of_its_process(monkeypatch, tmp_path, capsys):
+def test_memory_growth_names_all_cases_of_its_process(monkeypatch, tmp_path, capsys):
     sizes = iter((0, 1 << 40))
     monkeypatch.setattr(fuzz.worker, "resident", lambda: next(sizes))
     worker = fuzz.worker.Worker(bytearray(fuzz.worker.PLACE.size), ["axpy"], sanitized=False)
@@ -291,12 +291,12 @@ def test_memory_that_grows_names_all_cases_of_its_process(monkeypatch, tmp_path,
     assert "memory grew" in out and 'make fuzz SEED=3 CASES=8 OPS="axpy"' in out
 
 
-def test_the_page_has_every_op():
+def test_reliability_data_lists_every_op():
     told = json.loads((ROOT / "docs" / "reliability.json").read_text())
     assert sorted(told["plain"]) == schema_ops()
 
 
-def test_the_page_tells_the_numbers_of_cases(tmp_path):
+def test_publish_writes_the_numbers_of_cases(tmp_path):
     page = tmp_path / "page.md"
     marks = "".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in ("cases", FILES))
     page.write_text(f"Cases.\n\n{marks}\nMore.\n")
@@ -312,7 +312,7 @@ def test_the_page_tells_the_numbers_of_cases(tmp_path):
     assert told["plain"]["axpy"] == [500, 500] and told["sanitized"] == {"nms": [42, 42]}
 
 
-def test_wild_cases_are_refused_in_words_now_and_then():
+def test_some_wild_cases_raise_a_detops_error():
     messages = []
     for seed in range(60):
         try:
@@ -339,8 +339,8 @@ def test_damaged_files_do_no_harm(name):
         (lambda path: b"x" * (100 << 20), r"took \d+ MiB"),
     ],
 )
-def test_harm_is_found(monkeypatch, does, message):
-    _ = b"x" * (200 << 20)  # an earlier peak, which later ones stay below
+def test_check_file_finds_harm(monkeypatch, does, message):
+    _ = b"x" * (200 << 20)  # an earlier peak above the later ones
     monkeypatch.setattr(fuzz.files, "MEMORY", 80 << 20)
     loader = LOADERS["config"]._replace(load=fuzz.files.watched(does))
     monkeypatch.setitem(LOADERS, "config", loader)
@@ -349,7 +349,7 @@ def test_harm_is_found(monkeypatch, does, message):
         check_file(0, "config")
 
 
-def test_a_server_that_fails_is_found(monkeypatch):
+def test_read_finds_a_failing_server(monkeypatch):
     detect, rng = contents.requests()[0], random.Random(0)
     assert fuzz.files.read("request", detect, rng)
     monkeypatch.setattr(fuzz.server._Finds, "forward", lambda *_: 1 / 0)

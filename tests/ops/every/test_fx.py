@@ -1,4 +1,4 @@
-"""Every module under ``torch.fx.symbolic_trace``, copied and pickled."""
+"""Every module, traced with ``torch.fx.symbolic_trace``, copied and pickled."""
 
 import copy
 import pickle
@@ -60,14 +60,14 @@ TRACED = {
 }  # fmt: skip
 
 
-def test_the_walk_is_complete():
+def test_cases_cover_every_module():
     classes = {name: getattr(detops, name) for name in detops.ops.__all__}
     modules = {n for n, c in classes.items() if isinstance(c, type) and issubclass(c, nn.Module)}
     assert modules == {name.split(",")[0] for name in TRACED}
 
 
 class Head(nn.Module):
-    """A module of somebody's, with one of ours in it."""
+    """A user module that contains a detops module."""
 
     def __init__(self, module):
         super().__init__()
@@ -82,12 +82,12 @@ def flat(x):
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_the_traced_module_is_equal(name):
+def test_traced_module_equals_the_original(name):
     module, args = TRACED[name]
     expected = flat(module(*args))
     traced = torch.fx.symbolic_trace(module)
     assert all(torch.equal(a, b) for a, b in zip(flat(traced(*args)), expected, strict=True))
-    # Other values, and gradients, go through it, too.
+    # The trace also accepts other values and passes gradients.
     x = (args[0]["a"] if isinstance(args[0], dict) else args[0]) + 1
     others = ({**args[0], "a": x} if isinstance(args[0], dict) else x, *args[1:])
     x.requires_grad_()
@@ -99,7 +99,7 @@ def test_the_traced_module_is_equal(name):
 
 @pytest.mark.parametrize("name", TRACED)
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
-def test_copies(name, twin):
+def test_copied_module_gives_the_same_results(name, twin):
     module, args = TRACED[name]
     other = twin(module)
     assert str(other) == str(module)
@@ -107,7 +107,7 @@ def test_copies(name, twin):
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_inside_another_module():
+def test_traced_user_module_calls_roi_align():
     head = Head(detops.RoIAlign(2, 0.5, 2))
     traced = torch.fx.symbolic_trace(head)
     assert torch.equal(traced(X, [BOXES, BOXES]), head(X, [BOXES, BOXES]))

@@ -1,4 +1,4 @@
-"""What is taken is a list; everything else is refused by name. See input_worker.py."""
+"""Ops accept a list of inputs and reject all others by name. See input_worker.py."""
 
 import os
 import subprocess
@@ -16,11 +16,11 @@ GROUPS = 4
 OPS = raw_calls.schema_ops()
 
 
-def test_every_op_has_its_call():
+def test_raw_calls_cover_every_op():
     assert sorted(raw_calls.arguments()) == OPS
 
 
-def test_every_call_is_one_by_all_arguments():
+def test_every_raw_call_passes_all_arguments():
     for name, args in raw_calls.arguments().items():
         op = getattr(torch.ops.detops, name)
         assert set(args) == {a.name for a in op.default._schema.arguments}, name
@@ -28,7 +28,7 @@ def test_every_call_is_one_by_all_arguments():
 
 
 def python(*arguments):
-    """Runs Python beside these tests, with the detops that is tested."""
+    """Runs Python in another process, with the detops under test."""
     options = os.environ.get("ASAN_OPTIONS", "")
     asan = f"{options}:{REFUSES}".strip(":")
     command = [sys.executable, *map(str, arguments)]
@@ -36,7 +36,7 @@ def python(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=inherited)
 
 
-# What lies between the input and the result is some 430 MB, inputs and results are small beside it.
+# The op needs about 430 MB of scratch memory; inputs and results are small in comparison.
 OUT_OF_MEMORY = """
 import resource
 import torch
@@ -60,13 +60,13 @@ except RuntimeError as error:
     sys.platform != "linux" or SANITIZED,
     reason="needs a limit of the memory that a process may take",
 )
-def test_scratch_memory_that_nobody_has():
+def test_missing_scratch_memory_raises_and_names_the_op():
     result = python("-c", OUT_OF_MEMORY)
     assert result.stdout.startswith("detops.deform_conv2d_backward: not enough memory"), result
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_every_argument(group):
+def test_ops_reject_invalid_arguments_by_name(group):
     result = python(SUPPORT / "input_worker.py", *OPS[group::GROUPS])
     lines = result.stdout.splitlines()
     wrong = [line for line in lines if line.startswith("wrong: ")]

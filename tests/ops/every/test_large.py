@@ -1,6 +1,6 @@
 """Maps, boxes, results and gradients of more than 2^31 elements.
 
-They take up to 18 GiB and some minutes, and run where DETOPS_LARGE=1 says so: ``make large``.
+They need up to 18 GiB and a few minutes. ``make large`` sets DETOPS_LARGE=1, which enables them.
 """
 
 import os
@@ -11,8 +11,8 @@ import torch
 
 import detops
 
-SIDE = 33_000  # of a map of two channels
-CORNER = 64  # the part of its last channel that is not zero, and that is looked at
+SIDE = 33_000  # side of a map with two channels
+CORNER = 64  # side of the nonzero corner of its last channel, which the tests compare
 ELEMENTS = 2**31 + 12_345
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def needs(gigabytes):
-    """Skips where the memory is not free."""
+    """Skips the test unless that much memory is free."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     if int(lines["MemAvailable"].split()[0]) < gigabytes << 20:
         pytest.skip(f"needs {gigabytes} GiB of free memory")
@@ -38,7 +38,7 @@ def corner():
 
 @pytest.fixture(scope="module")
 def large(corner):
-    """A map whose last rows and columns are the corner."""
+    """Returns a map of zeros with the corner in its last rows and columns."""
     needs(10)
     x = torch.zeros(1, 2, SIDE, SIDE, dtype=torch.float16)
     assert x.numel() > 2**31
@@ -46,17 +46,17 @@ def large(corner):
     return x
 
 
-# Samples of 3 x 3 bins lie on eighths of a pixel, which float32 has at the far end of the map, too.
+# Samples of 3 x 3 bins lie on eighths of a pixel, exact in float32 even at the far end of the map.
 BOXES = torch.tensor([[0, 3.0, 5, 30, 42.5], [0, 20.25, 8, 59.25, 59], [0, 1, 1, 2.5, 61]])
 
 
 def far(boxes):
-    """The same boxes in the large map."""
+    """Moves the boxes to the corner of the large map."""
     return boxes + torch.tensor([0.0] + [SIDE - CORNER] * 4)
 
 
 @pytest.mark.parametrize("op", ["roi_align", "roi_align_max", "prroi_pool", "ps_roi_align"])
-def test_rois_of_a_large_map(op, corner, large):
+def test_sampled_rois_of_a_large_map_match_a_small_map(op, corner, large):
     options = {"output_size": 1 if op.startswith("ps") else 3}
     if op != "prroi_pool":
         options["sampling_ratio"] = 2
@@ -67,25 +67,25 @@ def test_rois_of_a_large_map(op, corner, large):
 
 
 @pytest.mark.parametrize("op", ["roi_pool", "ps_roi_pool"])
-def test_pixels_of_rois_of_a_large_map(op, corner, large):
+def test_pooled_pixels_of_a_large_map_match_a_small_map(op, corner, large):
     pool = getattr(detops, op)
     found = pool(large, far(BOXES), 1)
     torch.testing.assert_close(found, pool(corner, BOXES, 1))
     assert found.any()
 
 
-def test_rotated_rois_of_a_large_map(corner, large):
+def test_rotated_rois_of_a_large_map_match_a_small_map(corner, large):
     boxes = torch.tensor([[0.0, 30, 32, 20, 12, 30], [0, 40.5, 20, 9, 22, -75]])
     moved = boxes + torch.tensor([0, SIDE - CORNER, SIDE - CORNER, 0, 0, 0])
     torch.testing.assert_close(
         detops.roi_align_rotated(large, moved, 3, sampling_ratio=2),
         detops.roi_align_rotated(corner, boxes, 3, sampling_ratio=2),
         rtol=0.02,
-        atol=0.02,  # a coordinate is right to 1/512 pixel there
+        atol=0.02,  # a coordinate is exact to 1/512 pixel there
     )
 
 
-def test_gradient_of_a_large_map(corner):
+def test_gradient_of_a_large_map_matches_a_small_map(corner):
     needs(18)
     grad = torch.rand(len(BOXES), 2, 3, 3).half()
     rest = (1.0, 3, 3, 1, 2)
@@ -97,8 +97,8 @@ def test_gradient_of_a_large_map(corner):
 
 
 @pytest.mark.parametrize("op", ["roi_pool", "roi_align_rotated", "point_sample", "deform_conv2d"])
-def test_planes_of_too_many_pixels_are_refused(op):
-    """What has an int32 for a pixel; the map is one element."""
+def test_ops_reject_planes_of_too_many_pixels(op):
+    """These ops index pixels with int32. The map is one expanded element."""
     side = 46_400
     x = torch.zeros(1).expand(1, 1, side, side)
     others = {
@@ -113,7 +113,7 @@ def test_planes_of_too_many_pixels_are_refused(op):
             getattr(detops, op)(*given)
 
 
-def test_points_of_a_large_map(corner, large):
+def test_points_of_a_large_map_match_a_small_map(corner, large):
     place = torch.rand(1, 9, 2) * (CORNER - 2) + 1 + SIDE - CORNER
     place = (place * 4).round() / 4  # in pixels
     found = detops.point_sample(large, (place.double() / SIDE).float())
@@ -121,13 +121,13 @@ def test_points_of_a_large_map(corner, large):
     torch.testing.assert_close(found, near, rtol=0.02, atol=0.02)
 
 
-def test_corner_pool_of_a_large_map(corner, large):
+def test_corner_pool_of_a_large_map_matches_a_small_map(corner, large):
     needs(10)
     found = detops.corner_pool(large, "left")
     assert torch.equal(found[..., -CORNER:, -CORNER:], detops.corner_pool(corner, "left"))
 
 
-def test_more_results_than_fit():
+def test_results_may_have_more_than_two_billion_elements():
     needs(8)
     x = torch.randn(1, 16, 9, 9).half()
     boxes = torch.tensor([[0.0, 1, 1, 7, 7]]).repeat(ELEMENTS // (16 * 49) + 1, 1)
@@ -136,7 +136,7 @@ def test_more_results_than_fit():
     assert torch.equal(found[-1], found[0]) and torch.equal(found[len(boxes) // 2], found[0])
 
 
-def test_overlaps_of_many_boxes():
+def test_overlaps_of_many_boxes_match_those_of_few():
     needs(12)
     boxes = torch.rand(46_400, 4) * 50
     boxes[:, 2:] += boxes[:, :2]
@@ -148,7 +148,7 @@ def test_overlaps_of_many_boxes():
     assert torch.equal(index[-3:], detops.match_boxes(boxes[-3:], boxes)[1])
 
 
-def test_masks_of_many_pixels():
+def test_mask_ops_accept_more_than_two_billion_pixels():
     needs(6)
     masks = torch.zeros(3, 30_000, 30_000, dtype=torch.bool)
     assert masks.numel() > 2**31
@@ -161,7 +161,7 @@ def test_masks_of_many_pixels():
     assert len(detops.masks_to_rle(masks)) == 3
 
 
-def test_pasted_masks_of_many_pixels():
+def test_last_of_many_pasted_masks_equals_a_single_mask():
     needs(6)
     masks = torch.rand(250, 1, 28, 28)
     boxes = torch.tensor([[2900.0, 2900, 2990, 2995]]).repeat(250, 1)
@@ -171,7 +171,7 @@ def test_pasted_masks_of_many_pixels():
     assert torch.equal(found[-1], alone[0]) and alone.any()
 
 
-def test_attention_over_many_positions():
+def test_attention_samples_the_last_of_many_positions():
     needs(6)
     side, channels = 8192, 33
     value = torch.zeros(1, side * side, 1, channels, dtype=torch.float16)
@@ -183,7 +183,7 @@ def test_attention_over_many_positions():
     torch.testing.assert_close(found.float(), torch.ones(1, 1, channels), rtol=0.01, atol=0.01)
 
 
-def test_losses_of_many_logits():
+def test_last_losses_of_many_logits_match_those_of_few():
     needs(14)
     logits = torch.zeros(ELEMENTS, dtype=torch.float16)
     targets = torch.zeros(ELEMENTS, dtype=torch.float16)
@@ -192,7 +192,7 @@ def test_losses_of_many_logits():
     assert torch.equal(found[-2:], detops.sigmoid_focal_loss(logits[-2:], targets[-2:]))
 
 
-def test_elements_of_the_demo_ops():
+def test_demo_ops_compute_the_last_of_many_elements():
     needs(14)
     x = torch.zeros(ELEMENTS, dtype=torch.float16)
     x[-1] = 3

@@ -1,8 +1,8 @@
-"""So many RoIs, boxes, images or rows that arguments or results have more than 2^31 elements.
+"""Many RoIs, boxes, images or rows: arguments or results have more than 2^31 elements.
 
-Each op gets its call of raw_calls.py again and again, and must give for the last time what it gives
-for one. Some thousand elements are tested always; those that take up to 50 GiB and an hour, where
-DETOPS_LARGE=1 says so and the memory is free.
+Each op gets many copies of its call in raw_calls.py. The results of the last copy must equal those
+of a single one. The tests of some thousand elements always run. The large ones need up to 50 GiB
+and an hour; they run if DETOPS_LARGE=1 is set and the memory is free.
 """
 
 import os
@@ -24,21 +24,21 @@ pytestmark = [
 LARGE = pytest.mark.skipif(
     not os.environ.get("DETOPS_LARGE"), reason="takes up to 50 GiB: make large"
 )
-# By the contracts' names: RoIs, then images, boxes, rows or points.
+# Size names of the contracts: RoIs first, then images, boxes, rows or points.
 NUMBERS = ("K", "B", "N", "outputs", "P", "...")
-# They compare all pairs of a list.
+# These ops compare all pairs of a list.
 QUADRATIC = ("nms", "weighted_box_fusion")
 
 
 def tensors_of(op):
-    """Where each tensor of the op's call has which size."""
+    """Returns the size names of each tensor in the op's call."""
     sizes = sketch_of(op).tensors
     given = [name for name, x in bases()[op].items() if isinstance(x, torch.Tensor)]
     return {name: [d.size for d in sizes[name].shapes[-1]] for name in given if name in sizes}
 
 
 def number_of(op):
-    """What there may be many of."""
+    """Returns the name of the size to enlarge, or None."""
     counted = {size for sizes in tensors_of(op).values() for size in sizes}
     return next((name for name in NUMBERS if name in counted), None)
 
@@ -54,7 +54,7 @@ def call(op, args):
 
 
 def halved(op):
-    """The call with all that may be in float16, but for RoIs, which begin with the image."""
+    """Returns the call in float16, except RoIs, which begin with the image index."""
     found, sketch = dict(bases()[op]), sketch_of(op)
     for name in tensors_of(op):
         rois = name == "boxes" and number_of(op) == "K"
@@ -64,7 +64,7 @@ def halved(op):
 
 
 def repeated(op, args, times):
-    """Gradients are zeros but for the last time, since some are summed."""
+    """Repeats the call. Gradients are zero except in the last copy, since some are summed."""
     many, number = dict(args), number_of(op)
     for name, sizes in tensors_of(op).items():
         x = args[name]
@@ -80,14 +80,14 @@ def repeated(op, args, times):
 
 
 def rows_of(op, args):
-    """The tensors of which there would be one each time; results, too."""
+    """Returns the arguments and results that grow with the number of copies."""
     own = [args[name] for name, sizes in tensors_of(op).items() if number_of(op) in sizes]
     once, twice = call(op, args), call(op, repeated(op, args, 2))
     return own + [t for t, more in zip(once, twice, strict=True) if t.shape != more.shape]
 
 
 def bytes_of(op, args, times):
-    """What a call of so many takes, by that of a 64th."""
+    """Estimates the memory of a call with ``times`` copies from that of a 64th."""
     part = times // 64 + 1
     before = forget_most()
     call(op, repeated(op, args, part))
@@ -96,10 +96,10 @@ def bytes_of(op, args, times):
 
 @pytest.mark.parametrize("elements", [20_000, pytest.param(ELEMENTS, marks=LARGE)])
 @pytest.mark.parametrize("op", OPS)
-def test_the_last_of_many(op, elements):
+def test_last_of_many_copies_equals_a_single_one(op, elements):
     most = max(t.numel() for t in rows_of(op, bases()[op]))
     times = elements // most + 1
-    # Some ops work on a copy in float32, which takes more than arguments of it.
+    # Some ops make a float32 copy, which needs more memory than float32 arguments.
     kinds = halved(op), bases()[op]
     memory, args = min(((bytes_of(op, x, times), x) for x in kinds), key=lambda pair: pair[0])
     needs(memory // 2**30 + 2)
@@ -112,6 +112,6 @@ def test_the_last_of_many(op, elements):
         differ = [d for d in range(t.dim()) if t.shape[d] != once.shape[d]]
         at = differ[0] if differ else 0
         last = t.narrow(at, t.shape[at] - once.shape[at], once.shape[at])
-        # Sums over all come in another order.
+        # Sums over all copies have another order.
         exact = dict(rtol=0, atol=0) if differ else {}
         torch.testing.assert_close(last, once, equal_nan=True, **exact)

@@ -1,4 +1,4 @@
-"""Outputs and gradients of the RoI ops have one layout, decided by one rule."""
+"""One rule decides the layout of outputs and gradients of all RoI ops."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ OPS = {
     "ps_roi_align": lambda x, d: detops.ps_roi_align(x, BOXES.to(d), 2),
     "ps_roi_pool": lambda x, d: detops.ps_roi_pool(x, BOXES.to(d), 2),
 }
-# Which of them is dense, and where each comes from.
+# The expected layout, and how to take the input from a dense tensor of that layout.
 INPUTS = {
     "channels_last": (LAST, lambda x: x),
     "part of channels_last": (LAST, lambda x: x[:, :, :-1, 1:]),
@@ -28,7 +28,7 @@ INPUTS = {
 
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("op", OPS)
-def test_output_and_gradient_have_the_inputs_layout(device, op, name):
+def test_output_and_gradient_keep_the_layout_of_the_input(device, op, name):
     layout, part = INPUTS[name]
     whole = torch.rand(2, 12 if "some" not in name else 14, 12, 13, device=device)
     x = part(whole.contiguous(memory_format=layout)).detach().requires_grad_()

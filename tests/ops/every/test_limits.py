@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""benchmarks/limits.py asks every op for its bounds."""
+"""benchmarks/limits.py covers every op, and ops bound their scratch memory."""
 
 import importlib.util
 import inspect
@@ -32,7 +32,7 @@ CASES = _module("limits_cases")
 LIMITS = _module("limits")  # imports the cases
 NOT_OPS = {"optimize", "patch_torchvision", "register_tensor_methods", "release_memory"}
 
-# Ops that do the work of another one, by the beginning of their names.
+# Ops that do the work of another op, by the prefix of their names.
 SAME = {
     "deform_conv_": "deform_conv2d",
     "modulated_deform_conv_": "deform_conv2d",
@@ -62,7 +62,7 @@ def test_every_op_has_a_bound():
 
 @pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_call_of_any_size_can_be_made(op, n):
+def test_cases_make_calls_of_any_size(op, n):
     result = LIMITS.call_of(op)(n)()
     first = result if isinstance(result, torch.Tensor) else result[0]
     if isinstance(first, torch.Tensor) and first.requires_grad:
@@ -70,7 +70,7 @@ def test_a_call_of_any_size_can_be_made(op, n):
 
 
 def _large_call(op, passes):
-    """The least that has 32 MiB of arguments and results, or takes a tenth of a second."""
+    """Returns the smallest call with 32 MiB of arguments and results, or of 0.1 seconds."""
     n, took, size = 8, 0.0, 0
     while size < 32 << 20 and took < 0.1:
         n *= 2
@@ -87,6 +87,6 @@ def _large_call(op, passes):
 @NEEDS_NO_SANITIZER
 @pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
 @pytest.mark.parametrize("passes", [LIMITS.without, LIMITS.with_gradients])
-def test_no_op_takes_more_than_four_times_the_memory_of_what_it_is_given_and_gives(op, passes):
+def test_scratch_is_below_four_times_arguments_and_results(op, passes):
     beside, own = LIMITS.memory_of(_large_call(op, passes), passes)
     assert beside < 4 * own + (16 << 20), f"{beside / 2**20:.0f} MiB beside {own / 2**20:.0f}"

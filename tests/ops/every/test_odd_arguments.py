@@ -1,4 +1,4 @@
-"""An argument of a wrong kind gives one error that names the op and the argument.
+"""An argument of a wrong kind raises one error that names the op and the argument.
 
 The calls follow from the signatures of the public functions and from ``raw_calls.py``, so a new op
 needs no entry here.
@@ -22,13 +22,13 @@ PUBLIC = sorted(
     for name in detops.ops.__all__
     if inspect.isfunction(getattr(detops, name)) and name != "register_tensor_methods"
 )
-# Arguments of public functions that their ops have as two.
+# Arguments of public functions that their ops split into two.
 PAIRS = {
     "output_size": ("pooled_height", "pooled_width"),
     "size": ("height", "width"),
     "image_shape": ("height", "width"),
 }
-# These ops copy bits, whatever they mean.
+# These ops copy the bits of any dtype.
 ANY_DTYPE = {"gdh"}
 NO_SUCH_TENSOR = (RuntimeError, TypeError, ValueError, IndexError)
 
@@ -66,7 +66,7 @@ def with_gradient(value):
 
 
 def odd_values(x):
-    """Yields what no op accepts in the place of the tensor ``x``, by name."""
+    """Yields named values that ops must reject in place of the tensor ``x``."""
     yield "a NumPy array", numpy.asarray(x)
     yield "a list of numbers", x.tolist()
     yield "a list of arrays", [numpy.asarray(x)]
@@ -83,7 +83,7 @@ def odd_values(x):
 
 
 def odd_tensors(x):
-    """Yields functions that make a tensor of a kind that no op accepts of ``x``, by name."""
+    """Yields named functions that convert ``x`` into a kind of tensor that ops must reject."""
     yield "sparse COO", x.to_sparse
     yield "sparse CSR", lambda: x.flatten(1).to_sparse_csr()
     yield "mkldnn", lambda: x.float().to_mkldnn()
@@ -118,7 +118,7 @@ def problem(call, op, argument, may_answer=False):
 
 
 def problems(name, key, place, replaced):
-    """Yields the problems of calls that have each odd value, ``replaced`` in an argument."""
+    """Yields the problems of calls; ``replaced`` puts each odd value into an argument."""
     function, args = getattr(detops, name), valid_call(name)
     first = args[key][0] if isinstance(args[key], list) else args[key]
     for kind, x in odd(first):
@@ -135,7 +135,7 @@ def problems(name, key, place, replaced):
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_odd_tensors_are_named(name):
+def test_errors_name_odd_tensors(name):
     args = valid_call(name)
     getattr(detops, name)(**args)
     tensors = [key for key in args if is_tensor(name, key)]
@@ -153,7 +153,7 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("name", "key"), LISTS, ids=" ".join)
-def test_odd_elements_of_lists_are_named(name, key):
+def test_errors_name_odd_elements_of_lists(name, key):
     value = valid_call(name)[key]
     elements = list(value) if isinstance(value, list) else [value[:, 1:], value[:, 1:]]
 
@@ -162,14 +162,14 @@ def test_odd_elements_of_lists_are_named(name, key):
 
     wrong = []
     for i in range(2):
-        # An op names the whole list where it checks a joined tensor or the dtypes.
+        # An op names the whole list when it checks a joined tensor or the dtypes.
         place = rf"{key}(\[{i}\]|(?!\[))"
         wrong += problems(name, key, place, lambda x, i=i: replaced(x, i))
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_meta_tensors_give_meta_tensors_or_are_named(name):
+def test_ops_accept_meta_tensors_or_name_them_in_errors(name):
     def on_meta(value):
         if isinstance(value, list):
             return [on_meta(x) for x in value]
@@ -196,11 +196,11 @@ ODD_NUMBERS = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_odd_numbers_and_strings_are_named(name):
+def test_errors_name_odd_numbers_and_strings(name):
     function, args = getattr(detops, name), valid_call(name)
     wrong = []
     for key, parameter in inspect.signature(function).parameters.items():
-        # Python asks for the truth of flags, and converts integers to floats.
+        # Python evaluates the truth of flags and converts integers to floats.
         odd_ones = set(ODD_NUMBERS) - {bool: {"a tensor"}, float: {"too large"}}.get(
             parameter.annotation, set()
         )
@@ -212,7 +212,7 @@ def test_odd_numbers_and_strings_are_named(name):
     assert not wrong, "\n".join(wrong)
 
 
-def test_types_are_named():
+def test_errors_state_the_expected_and_the_given_type():
     boxes, scores = torch.rand(3, 4), torch.rand(3)
     for call, message in (
         (

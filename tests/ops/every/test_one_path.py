@@ -1,6 +1,6 @@
-"""An op gives its gradient wherever PyTorch records it: exported, traced or scripted.
+"""Gradients of ops in every form that PyTorch records: exported, traced or scripted.
 
-The calls are those of public functions, of every op that has a derivative.
+The calls use public functions and cover every op that has a derivative.
 """
 
 import copy
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 every_call = pytest.mark.parametrize("name", TRAINED)
 
 
-def test_every_op_with_a_derivative_is_called():
+def test_calls_cover_every_op_with_a_derivative():
     names = {name.split(",")[0].split(" of ")[0] for name in TRAINED}
     public = set(detops.ops.__all__)
     assert names >= detops.registration.DIFFERENTIABLE & public
-    # What has no public function is called by what has.
+    # Public functions call the ops that have no public function.
     assert detops.registration.DIFFERENTIABLE - public == {
         *("box_iou_matrix", "box_iou_aligned", "box_iou_loss", "deform_psroi_pool"),
         *("sigmoid_focal_loss_elements", "sigmoid_focal_loss_sum", "softmax_focal_loss_elements"),
@@ -34,12 +34,12 @@ def test_every_op_with_a_derivative_is_called():
 def traced(module, args, gradients=True):
     with torch.set_grad_enabled(gradients), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.jit.trace(module, args)  # which checks the trace
+        return torch.jit.trace(module, args)  # also checks the trace
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Every call exported, strictly and not, and traced, with and without gradients."""
+    """Exports every call, strictly and not, and traces it with and without gradients."""
     folder = tmp_path_factory.mktemp("programs")
     failed = {}
     for name in TRAINED:
@@ -62,12 +62,12 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_all_can_be_exported_and_traced(files):
+def test_every_call_exports_and_traces(files):
     assert not files[1]
 
 
 @pytest.mark.slow
-def test_a_step_of_training_in_another_process(files):
+def test_saved_programs_train_in_another_process(files):
     run = subprocess.run(
         [sys.executable, "-W", "ignore", str(SUPPORT / "one_path.py"), str(files[0])],
         capture_output=True,
@@ -78,8 +78,8 @@ def test_a_step_of_training_in_another_process(files):
 
 
 @every_call
-def test_another_input_through_the_trace(name):
-    """A trace must not hold what the example had."""
+def test_trace_trains_like_eager_on_another_input(name):
+    """A trace must not store values of its example."""
     module, again = Weighted(name), copy.deepcopy
     args = inputs(name, seed=7)
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""PyTorch's checks of every op, and what the table of docs/ops.md says of its transforms."""
+"""``opcheck`` of every op, and the table of transforms in docs/ops.md."""
 
 import re
 
@@ -18,19 +18,19 @@ def overload(name):
     return getattr(torch.ops.detops, name).default
 
 
-# PyTorch's checks know nothing of what writes into buffers that it sizes and gives back.
+# opcheck does not support ops that resize, write and return buffers.
 PURE = [name for name in schema_ops() if not overload(name)._schema.is_mutable]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PURE)
-def test_opcheck(name):
+def test_pure_ops_pass_opcheck(name):
     torch.library.opcheck(overload(name), (), arguments()[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PUBLIC if differentiable(name)])
-def test_opcheck_with_gradients(name):
+def test_differentiable_ops_pass_opcheck_with_gradients(name):
     given = tree_map_only(
         Tensor,
         lambda x: x.clone().requires_grad_() if x.is_floating_point() else x,
@@ -39,9 +39,9 @@ def test_opcheck_with_gradients(name):
     torch.library.opcheck(overload(name), (), given)
 
 
-# gdh is view(-1) there, which ATen refuses for no elements.
+# gdh is view(-1) there, which ATen rejects for tensors without elements.
 @pytest.mark.parametrize("name", [n for n in PUBLIC if n != "gdh" and vmap(n) == "one call"])
-def test_vmap_over_nothing(name):
+def test_vmap_accepts_an_empty_batch(name):
     call = Call(name, lambda x: x.is_floating_point() or x.dtype == torch.bool, torch.float32)
     found = torch.vmap(call)(*(x.new_empty(0, *x.shape) for x in call.tensors))
     expected = [(0, *x.shape) for x in call(*call.tensors)]
@@ -50,12 +50,12 @@ def test_vmap_over_nothing(name):
 
 @pytest.mark.skipif(not TABLE, reason="needs the source tree")
 @pytest.mark.parametrize("name", PUBLIC)
-def test_the_table_is_right(name):
-    """As `python tests/support/op_transforms.py docs/ops.md` writes it."""
+def test_docs_table_contains_the_row_of_the_op(name):
+    """`python tests/support/op_transforms.py docs/ops.md` writes the table."""
     assert row(name) in TABLE.split(BEGIN)[1].split(END)[0].splitlines()
 
 
 @pytest.mark.skipif(not TABLE, reason="needs the source tree")
-def test_the_table_has_no_other_row():
+def test_docs_table_lists_exactly_the_public_ops():
     names = re.findall(r"^\| `(\w+)` \|", TABLE.split(BEGIN)[1].split(END)[0], re.M)
     assert names == PUBLIC

@@ -1,4 +1,4 @@
-"""Every public function is an op of the dispatcher under its name, and differentiable."""
+"""Every public function is a dispatcher op of the same name, and differentiable."""
 
 import inspect
 
@@ -15,7 +15,7 @@ PUBLIC = sorted(
     for name in detops.ops.__all__
     if inspect.isfunction(getattr(detops, name)) and name != "register_tensor_methods"
 )
-# What they give are indices, masks, text or a choice; overlaps of rotated boxes have no derivative.
+# They return indices, masks, text or a choice; overlaps of rotated boxes have no derivative.
 WITHOUT_DERIVATIVE = {
     *("nms", "batched_nms", "nms_padded", "nms_rotated", "batched_nms_rotated", "soft_nms"),
     "nms_match",
@@ -27,7 +27,7 @@ WITHOUT_DERIVATIVE = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_the_op_is_there(name):
+def test_public_function_has_an_op_of_its_name(name):
     assert getattr(detops._C, name) is getattr(torch.ops.detops, name)
 
 
@@ -36,7 +36,7 @@ def floating(given):
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in WITHOUT_DERIVATIVE])
-def test_it_is_differentiable(name):
+def test_op_is_differentiable(name):
     given = arguments()[name]
     leaves = tree_map_only(Tensor, lambda x: x.clone(), given)
     for x in floating(leaves):

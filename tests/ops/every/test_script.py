@@ -65,7 +65,7 @@ MODULES = {
         (detops.MultiScaleRoIAlign(["a", "b", "c"], 2, 2), (PYRAMID, LISTS, IMAGES))
     ],
 }
-# The tutorial's, and another thing than torchvision's.
+# The tutorial's MLP is a different class from the one in torchvision.
 NAMESAKES = {"MLP"}
 PUBLIC = sorted(
     name
@@ -75,7 +75,7 @@ PUBLIC = sorted(
 CANNOT = {"masks_to_rle", "weighted_box_fusion"}
 
 
-def test_all_that_torchvision_has_is_here():
+def test_cases_cover_all_names_shared_with_torchvision():
     shared = set(torchvision.ops.__all__) & set(detops.ops.__all__)
     assert shared - NAMESAKES == set(FUNCTIONS) | set(MODULES)
 
@@ -88,7 +88,7 @@ def reloaded(scripted):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function(name):
+def test_scripted_function_equals_eager(name):
     function = getattr(detops, name)
     scripted = torch.jit.script(function)
     for args in FUNCTIONS[name]:
@@ -96,7 +96,7 @@ def test_a_function(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module(name):
+def test_scripted_module_equals_eager(name):
     for module, args in MODULES[name]:
         scripted = torch.jit.script(module)
         assert torch.equal(scripted(*args), module(*args))
@@ -104,7 +104,7 @@ def test_a_module(name):
 
 
 class Model(nn.Module):
-    """Somebody's, with functions and a module in it."""
+    """A user model that contains detops functions and a module."""
 
     def __init__(self):
         super().__init__()
@@ -119,7 +119,7 @@ class Model(nn.Module):
         return pooled, overlap + detops.roi_align(x * self.weight, [kept, kept], 1, 0.5, 2).sum()
 
 
-def test_a_model_that_is_trained():
+def test_scripted_model_has_the_same_gradients():
     model = Model()
     for scripted in (torch.jit.script(model), reloaded(torch.jit.script(model))):
         gradients = []
@@ -132,12 +132,12 @@ def test_a_model_that_is_trained():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in CANNOT])
-def test_the_others_compile(name):
+def test_public_functions_can_be_scripted(name):
     torch.jit.script(getattr(detops, name))
 
 
 @pytest.mark.parametrize("name", sorted(CANNOT))
-def test_what_cannot_be_scripted_says_so(name):
+def test_scripting_an_unsupported_function_raises(name):
     with pytest.raises(RuntimeError, match=f"detops.{name} cannot be scripted: call torch.ops.d"):
         torch.jit.script(getattr(detops, name))
 
@@ -154,7 +154,7 @@ DETECTORS = [
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_torchvisions_detectors_inside_the_patch_and_after_it(name):
+def test_torchvision_detectors_script_inside_and_after_the_patch(name):
     torch.manual_seed(0)
     make = getattr(torchvision.models.detection, name)
     detector = make(weights=None, weights_backbone=None).eval()
@@ -173,7 +173,7 @@ def test_torchvisions_detectors_inside_the_patch_and_after_it(name):
 
 
 @pytest.mark.parametrize("where", detops.compat.torchvision.functions.FUNCTIONS, ids="-".join)
-def test_a_patched_function_scripts_where_it_does_unpatched(where):
+def test_torchvision_function_scripts_inside_and_after_the_patch(where):
     module, name = where
     if name == "masks_to_boxes":
         pytest.skip("torchvision's calls a method that TorchScript does not have")

@@ -16,7 +16,7 @@ def filters(outputs, inputs, orientations, high, wide, *, dtype=torch.float32, d
 
 
 def permutations(orientations, high, wide, rotations, device="cpu"):
-    """Every place gets one weight."""
+    """Returns indices that give every position one weight."""
     generator = torch.Generator().manual_seed(1)
     entries = orientations * high * wide
     columns = [torch.randperm(entries, generator=generator) for _ in range(rotations)]
@@ -24,7 +24,7 @@ def permutations(orientations, high, wide, rotations, device="cpu"):
 
 
 def anywhere(orientations, high, wide, rotations, device="cpu"):
-    """Some places get several, some none."""
+    """Returns indices that give some positions several weights and others none."""
     generator = torch.Generator().manual_seed(2)
     size, most = (orientations, high, wide, rotations), orientations * high * wide
     return torch.randint(1, most + 1, size, generator=generator).to(device)
@@ -38,7 +38,7 @@ def with_gradient(x, indices):
 
 @pytest.mark.parametrize("make", [permutations, anywhere])
 @pytest.mark.parametrize("size", SIZES)
-def test_equals_the_reference(device, make, size):
+def test_active_rotated_filter_matches_the_reference(device, make, size):
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14)):
         x, indices = filters(*size[:5], dtype=dtype, device=device), make(*size[2:], device=device)
         (turned, to_x), grad = with_gradient(x, indices)
@@ -54,7 +54,7 @@ def test_equals_the_reference(device, make, size):
 
 
 def reference_gradient(x, indices, grad):
-    """Each weight sums the gradients of its places."""
+    """Sums the gradients of the positions of each weight."""
     outputs, inputs, orientations, high, wide = x.shape
     rotations, entries = indices.size(3), orientations * high * wide
     grad = grad.view(outputs, rotations, inputs, entries)
@@ -66,13 +66,13 @@ def reference_gradient(x, indices, grad):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_indices_of_any_integer_type(device, dtype):
+def test_indices_may_have_any_integer_dtype(device, dtype):
     x, indices = filters(2, 3, 4, 3, 3, device=device), permutations(4, 3, 3, 8, device=device)
     expected = detops.active_rotated_filter(x, indices)
     assert torch.equal(detops.active_rotated_filter(x, indices.to(dtype)), expected)
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_plain_version_of_the_benchmark_computes_the_same():
     x, indices = filters(4, 3, 8, 3, 3), permutations(8, 3, 3, 8)
     source = (indices.view(72, 8) - 1).argsort(0).t().contiguous()
     expected = plain_active_rotated_filter(x, source)
@@ -91,7 +91,7 @@ def test_half_precision_rounds_once(device, dtype, make):
     assert torch.equal(ours, single.to(dtype)) and torch.equal(to_x, to_y.to(dtype))
 
 
-def test_derivatives(device):
+def test_derivatives_pass_gradcheck(device):
     x = filters(2, 2, 2, 2, 1, dtype=torch.float64, device=device)
     for make in (permutations, anywhere):
         indices = make(2, 2, 1, 3, device=device)
@@ -99,7 +99,7 @@ def test_derivatives(device):
         assert gradgradcheck(lambda x, i=indices: detops.active_rotated_filter(x, i), (x,))
 
 
-def test_strides(device):
+def test_strided_arguments_give_the_same_results(device):
     x, indices = filters(4, 6, 8, 3, 3, device=device), permutations(8, 3, 3, 8, device=device)
     x = x.detach()
     expected = detops.active_rotated_filter(x, indices)
@@ -122,7 +122,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4, 3, 3, 2), (2, 0, 4, 3, 3, 2), (2, 3, 4, 0, 3, 2)])
-def test_nothing_to_do(device, poison, size):
+def test_empty_arguments_give_empty_results(device, poison, size):
     indices = torch.ones(size[2:], dtype=torch.int64, device=device)
     (turned, to_x), _ = with_gradient(filters(*size[:5], device=device), indices)
     assert turned.numel() == to_x.numel() == 0
@@ -132,7 +132,7 @@ def test_nothing_to_do(device, poison, size):
 
 
 @pytest.mark.parametrize("place", [0, -1, 5, 2**31, 2**32 + 1, -(2**63), 2**63 - 1])
-def test_an_index_out_of_range(device, values_are_checked, place):
+def test_index_out_of_range_raises_or_drops_the_weight(device, values_are_checked, place):
     x = filters(1, 2, 1, 2, 2, device=device).detach()
     indices = torch.tensor([2, 4, 1, place], device=device).view(1, 2, 2, 1)
     grad = torch.ones(1, 2, 2, 2, device=device)
@@ -145,7 +145,7 @@ def test_an_index_out_of_range(device, values_are_checked, place):
         with pytest.raises(RuntimeError, match="active_rotated_filter_backward: indices must be"):
             backward(grad, indices, 1, 2)
         return
-    turned = detops.active_rotated_filter(x, indices)  # the weight goes nowhere
+    turned = detops.active_rotated_filter(x, indices)  # drops the weight
     expected = detops.active_rotated_filter(
         x, torch.tensor([2, 4, 1, 3]).view(1, 2, 2, 1).to(x.device)
     )
@@ -156,7 +156,7 @@ def test_an_index_out_of_range(device, values_are_checked, place):
 
 
 @pytest.mark.slow
-def test_opcheck_and_vmap():
+def test_op_passes_opcheck_and_supports_vmap():
     x, indices = filters(2, 3, 4, 3, 3).detach(), permutations(4, 3, 3, 8)
     expected = detops.active_rotated_filter(x, indices)
     for op in ("active_rotated_filter", "active_rotated_filter_forward"):
@@ -180,7 +180,7 @@ def test_opcheck_and_vmap():
     torch.testing.assert_close(found[1], gradient(x, turns[1]))
 
 
-def test_bad_input():
+def test_errors_name_the_bad_argument():
     x, indices = filters(2, 3, 4, 3, 3), permutations(4, 3, 3, 8)
     with pytest.raises(RuntimeError, match=r"indices must be \[4, 3, 3, rotations\], got"):
         detops.active_rotated_filter(x, indices[:2])

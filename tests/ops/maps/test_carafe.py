@@ -36,7 +36,7 @@ def with_gradients(call, features, masks, sizes):
 
 
 @pytest.mark.parametrize(("shape", "sizes"), CASES)
-def test_equals_the_reference(isa, device, shape, sizes):
+def test_carafe_matches_the_reference(isa, device, shape, sizes):
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         args = inputs(shape, sizes, dtype, device)
         wide = [t.detach().double().cpu().requires_grad_() for t in args]
@@ -47,7 +47,7 @@ def test_equals_the_reference(isa, device, shape, sizes):
             torch.testing.assert_close(a.double().cpu(), b, rtol=tolerance, atol=tolerance * 10)
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_plain_version_of_the_benchmark_computes_the_same():
     for shape, sizes in CASES:
         args = inputs(shape, sizes)
         torch.testing.assert_close(detops.carafe(*args, *sizes), plain_carafe(*args, *sizes))
@@ -66,7 +66,7 @@ def test_half_precision_rounds_once(isa, device, dtype, shape, sizes):
         assert a.dtype == dtype and torch.equal(a, b.to(dtype))
 
 
-def test_layouts_and_mixed_dtypes(device):
+def test_layouts_and_mixed_dtypes_give_the_same_results(device):
     shape, sizes = CASES[0]
     features, masks = inputs(shape, sizes, device=device)
     expected = with_gradients(detops.carafe, features, masks, sizes)
@@ -80,7 +80,7 @@ def test_layouts_and_mixed_dtypes(device):
             torch.testing.assert_close(a, b.to(a.dtype), rtol=0, atol=0)
 
 
-def test_one_gradient_alone(device):
+def test_gradient_alone_equals_gradient_of_both(device):
     shape, sizes = CASES[0]
     args = inputs(shape, sizes, device=device)
     both = torch.autograd.grad(detops.carafe(*args, *sizes).square().sum(), args)
@@ -98,13 +98,13 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3, 3), (2, 0, 3, 3), (2, 4, 0, 3), (2, 4, 3, 0)])
-def test_nothing_to_do(device, poison, shape):
+def test_empty_input_gives_empty_results(device, poison, shape):
     sizes = (3, 1, 2)
     found = with_gradients(detops.carafe, *inputs(shape, sizes, device=device), sizes)
     assert found[0].numel() == found[1].numel() == 0 and found[2].abs().sum() == 0
 
 
-def test_derivatives(device):
+def test_first_derivative_passes_gradcheck_and_second_raises(device):
     sizes = (3, 2, 2)
     args = inputs((1, 4, 2, 3), sizes, torch.float64, device)
     assert gradcheck(lambda f, m: detops.carafe(f, m, *sizes), args)
@@ -114,7 +114,7 @@ def test_derivatives(device):
 
 
 @pytest.mark.slow
-def test_opcheck_vmap_and_module():
+def test_op_and_module_pass_opcheck_and_vmap():
     shape, sizes = CASES[3]
     features, masks = (t.detach() for t in inputs(shape, sizes))
     torch.library.opcheck(torch.ops.detops.carafe.default, (features, masks, *sizes))
@@ -129,7 +129,7 @@ def test_opcheck_vmap_and_module():
     torch.testing.assert_close(both, torch.stack([expected, 2 * expected]))
 
 
-def test_bad_input():
+def test_errors_name_the_bad_argument():
     features, masks = torch.zeros(1, 4, 3, 3), torch.zeros(1, 9, 6, 6)
     for sizes, message in (
         ((4, 1, 2), "detops.carafe: kernel_size must be odd, got 4"),

@@ -11,14 +11,14 @@ MODES = ("top", "bottom", "left", "right")
 
 
 def map_of(*size, dtype=torch.float32, device="cpu", layout=FORMATS[0], seed=0):
-    """Few values, so that many are equal."""
+    """Returns a map with few distinct values, so that many elements are equal."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size, generator=generator).mul(4).round().to(device, dtype)
     return x.contiguous(memory_format=layout).requires_grad_()
 
 
 def plain(x, mode):
-    """The largest so far by torch.cummax."""
+    """Computes the running maximum with torch.cummax."""
     dim, back = (2 if mode in ("top", "bottom") else 3), mode in ("top", "left")
     y = x.flip(dim) if back else x
     pooled = torch.cummax(y, dim).values
@@ -36,7 +36,7 @@ def with_gradient(call, x, mode):
 @pytest.mark.parametrize(
     "size", [(1, 1, 1, 1), (2, 3, 9, 11), (1, 17, 33, 16), (1, 2, 1, 40), (3, 1, 40, 1)]
 )
-def test_equals_cummax(isa, device, size, mode, layout):
+def test_corner_pool_matches_cummax(isa, device, size, mode, layout):
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
         x = map_of(*size, dtype=dtype, device=device, layout=layout)
         ours, theirs = with_gradient(detops.corner_pool, x, mode), with_gradient(plain, x, mode)
@@ -45,7 +45,7 @@ def test_equals_cummax(isa, device, size, mode, layout):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_not_finite(isa, device, mode):
+def test_nonfinite_values_match_cummax(isa, device, mode):
     x = map_of(1, 2, 20, 23, device=device).detach()
     places = torch.rand(x.shape, generator=torch.Generator().manual_seed(3))
     x[places > 0.9] = -math.inf
@@ -73,7 +73,7 @@ def test_half_precision_rounds_once(isa, device, dtype, layout, mode):
     assert to_x.dtype == dtype and torch.equal(to_x, to_y.to(dtype))
 
 
-def test_derivatives(device):
+def test_first_derivative_passes_gradcheck_and_second_raises(device):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 2, 4, 5, generator=generator, dtype=torch.float64).to(device)
     x.requires_grad_()
@@ -85,7 +85,7 @@ def test_derivatives(device):
         grad.sum().backward()
 
 
-def test_any_layout(device):
+def test_any_layout_matches_cummax(device):
     x = map_of(2, 6, 8, 10, device=device).detach()
     for part in (x[:, ::2], x[..., 1:7], x.transpose(2, 3), x[:1].expand(3, -1, -1, -1)):
         for mode in MODES:
@@ -103,14 +103,14 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0)])
-def test_nothing_to_do(device, poison, size):
+def test_empty_input_gives_empty_results(device, poison, size):
     for mode in MODES:
         found = with_gradient(detops.corner_pool, map_of(*size, device=device), mode)
         assert found[0].shape == found[1].shape == size
 
 
 @pytest.mark.slow
-def test_module_opcheck_and_vmap():
+def test_op_and_module_pass_opcheck_and_vmap():
     x = map_of(2, 3, 5, 6).detach()
     for mode in MODES:
         module = detops.CornerPool(mode)
@@ -124,7 +124,7 @@ def test_module_opcheck_and_vmap():
         assert torch.equal(both, torch.stack([expected, 2 * expected]))
 
 
-def test_bad_input():
+def test_errors_name_the_bad_argument():
     with pytest.raises(RuntimeError, match="mode must be top, bottom, left or right, got"):
         detops.corner_pool(torch.zeros(1, 1, 2, 2), "up")
     with pytest.raises(RuntimeError, match=r"detops.corner_pool: input must be \[N, C, H, W\]"):

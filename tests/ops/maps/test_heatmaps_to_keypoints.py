@@ -11,8 +11,8 @@ from detops.bench.heatmaps_to_keypoints import plain_heatmaps_to_keypoints
 
 INF, NAN = math.inf, math.nan
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# Within a pixel, as wide as a vector and a pixel more or less, and more than 16 pixels a cell. They
-# are exact, like the corners: rounding would decide how many pixels there are.
+# Sides within a pixel, of a vector's width and one pixel more or less, and of more than 16 pixels
+# per cell. They are exact, like the corners: rounding would decide the number of pixels.
 SIDES = torch.tensor(
     [[0.25, 5], [8, 9], [7.125, 16], [14, 14], [17, 1], [60.5, 31], [90, 200], [290, 3]]
 )
@@ -33,7 +33,7 @@ def cubic(t):
 
 
 def enlarged(cells, wide, high):
-    """Every pixel out of every cell, a cell beyond the border being that at it."""
+    """Computes every pixel from every cell. A cell beyond the border repeats the border cell."""
     matrices = []
     for pixels, size in ((high, cells.size(0)), (wide, cells.size(1))):
         matrix = torch.zeros(pixels, size, dtype=torch.float64)
@@ -46,7 +46,7 @@ def enlarged(cells, wide, high):
 
 
 def reference(maps, boxes):
-    """The place and the value of each largest pixel, and all pixels."""
+    """Returns the position and value of each largest pixel, and all pixels."""
     points, scores, pixels = [], [], []
     for cells, (x1, y1, x2, y2) in zip(maps, boxes.tolist(), strict=True):
         wide_side, high_side = max(1, x2 - x1), max(1, y2 - y1)
@@ -63,8 +63,8 @@ def reference(maps, boxes):
     return torch.tensor(points).view(*each, 3), torch.tensor(scores).view(each), pixels
 
 
-def test_equals_the_reference(isa, device):
-    """In float64, in which no two pixels are equal but for rounding."""
+def test_keypoints_match_the_reference(isa, device):
+    """Runs in float64, where any two pixels differ by more than rounding."""
     maps, boxes = example(torch.float64)
     boxes[4, 2:] = boxes[4, :2] - 3  # inverted
     points, scores = detops.heatmaps_to_keypoints(maps.to(device), boxes.to(device))
@@ -76,8 +76,8 @@ def test_equals_the_reference(isa, device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cells", [(1, 1), (3, 2), (14, 18), (56, 56)])
-def test_every_dtype(isa, device, dtype, cells):
-    """What is found is as large as the largest, to rounding."""
+def test_scores_match_the_reference_in_every_dtype(isa, device, dtype, cells):
+    """The score equals the largest pixel up to rounding."""
     maps, boxes = example(dtype, cells)
     boxes = boxes.float()
     points, scores = detops.heatmaps_to_keypoints(maps.to(device), boxes.to(device))
@@ -90,9 +90,9 @@ def test_every_dtype(isa, device, dtype, cells):
     assert torch.equal(points, same)
 
 
-def test_torchvisions_and_the_plain_one():
+def test_torchvision_and_the_plain_version_agree():
     maps, boxes = example(torch.float64, (14, 14))
-    boxes = boxes[:-1]  # longer than 16 pixels a cell
+    boxes = boxes[:-1]  # the last has more than 16 pixels per cell
     ours = detops.heatmaps_to_keypoints(maps[:-1], boxes)
     plain = plain_heatmaps_to_keypoints(maps[:-1], boxes)
     theirs = torchvision_heads.heatmaps_to_keypoints(maps[:-1], boxes)
@@ -102,7 +102,7 @@ def test_torchvisions_and_the_plain_one():
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "transposed", "strided", "expanded"])
-def test_layouts(device, layout):
+def test_every_layout_gives_the_same_keypoints(device, layout):
     maps, boxes = (t.to(device) for t in example(cells=(14, 14)))
     if layout == "expanded":
         maps = maps[:1].expand(len(boxes), -1, -1, -1)
@@ -119,13 +119,13 @@ def test_layouts(device, layout):
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 4, 5), (2, 0, 4, 5), (0, 0, 1, 1)])
-def test_nothing(device, sizes):
+def test_empty_maps_give_empty_results(device, sizes):
     maps = torch.zeros(sizes, device=device)
     points, scores = detops.heatmaps_to_keypoints(maps, torch.zeros(sizes[0], 4, device=device))
     assert points.shape == (*sizes[:2], 3) and scores.shape == sizes[:2]
 
 
-def test_of_equals_the_first(isa, device):
+def test_first_of_equal_pixels_is_the_keypoint(isa, device):
     maps = torch.ones(2, 1, 4, 4, device=device)
     maps[1] = -INF
     boxes = torch.tensor([[0.0, 0, 4, 4], [8, 8, 12, 12]], device=device)
@@ -138,14 +138,14 @@ def test_of_equals_the_first(isa, device):
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_a_map_that_is_not_finite(isa, device, bad):
-    """The first pixel that is not a number is the largest, and other maps are as they were."""
+def test_nonfinite_cell_gives_nan_score_of_its_map_alone(isa, device, bad):
+    """The first NaN pixel counts as the largest, and other maps keep their results."""
     maps, boxes = (t.to(device) for t in example())
     expected = detops.heatmaps_to_keypoints(maps, boxes)
     maps[3, 1, 7, 7] = bad
     points, scores = detops.heatmaps_to_keypoints(maps, boxes)
     assert scores[3, 1].isnan()
-    # 14 x 14 pixels: rows are cells, and of 18 columns four at a time count.
+    # 14 x 14 pixels: rows are cells, and each pixel weights four of 18 columns.
     assert points[3, 1, 1] == boxes[3, 1] + 5.5
     others = torch.ones(maps.shape[:2], dtype=torch.bool)
     others[3, 1] = False
@@ -153,7 +153,7 @@ def test_a_map_that_is_not_finite(isa, device, bad):
     assert torch.equal(scores[others], expected[1][others])
 
 
-def test_boxes_that_are_not_finite(isa, device):
+def test_nonfinite_boxes_give_finite_scores(isa, device):
     maps = torch.randn(4, 2, 5, 5, device=device)
     boxes = [[NAN, 0, 5, 5], [0, 0, INF, 5], [-INF, 0, INF, 5], [3e38, 0, -3e38, 5]]
     points, scores = detops.heatmaps_to_keypoints(maps, torch.tensor(boxes, device=device))
@@ -169,14 +169,14 @@ def test_threads_give_the_same_bits(two_threads):
         assert torch.equal(one, two)
 
 
-def test_gradients_are_not_taken(device):
+def test_results_do_not_require_gradients(device):
     maps, boxes = (t.to(device).requires_grad_() for t in example())
     assert not any(t.requires_grad for t in detops.heatmaps_to_keypoints(maps, boxes))
 
 
 @settings(max_examples=40)
 @given(st.data())
-def test_any_size(data):
+def test_any_size_matches_the_reference(data):
     height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     sides = [data.draw(st.floats(-1, 200)) for _ in range(2)]
     maps = torch.randn(1, 2, height, width, dtype=torch.float64)
@@ -198,6 +198,6 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_wrong_shapes(message):
+def test_errors_name_the_argument_of_wrong_shape(message):
     with pytest.raises(RuntimeError, match=f"detops.heatmaps_to_keypoints: {message}"):
         detops.heatmaps_to_keypoints(*BAD[message])

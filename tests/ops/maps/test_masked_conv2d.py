@@ -33,7 +33,7 @@ def inputs(shape, outputs, kernel, stride, padding, share=0.4, dtype=torch.float
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("case", CASES)
-def test_equals_the_reference(isa, device, case, share):
+def test_masked_conv2d_matches_the_reference(isa, device, case, share):
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         features, mask, weight, bias = inputs(*case, share, dtype, device)
         for offset in (bias, None):
@@ -44,7 +44,7 @@ def test_equals_the_reference(isa, device, case, share):
             torch.testing.assert_close(found.double().cpu(), expected, rtol=tolerance, atol=1e-4)
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_plain_version_of_the_benchmark_computes_the_same():
     features, mask, weight, bias = inputs(*CASES[0])
     plain = plain_masked_conv2d(features, mask > 0, weight, bias)
     torch.testing.assert_close(detops.masked_conv2d(features, mask, weight, bias, 1, 1), plain)
@@ -62,7 +62,7 @@ def test_half_precision_rounds_once(isa, device, dtype):
     "dtype",
     [torch.bool, torch.uint8, torch.int64, torch.float16, torch.uint16, torch.uint32, torch.uint64],
 )
-def test_masks_of_any_dtype(device, dtype):
+def test_masks_of_any_dtype_give_the_same_results(device, dtype):
     features, mask, weight, bias = inputs(*CASES[0], device=device)
     mask = mask > 0
     expected = detops.masked_conv2d(features, mask, weight, bias, padding=1)
@@ -77,17 +77,17 @@ def test_masks_of_any_dtype(device, dtype):
         assert torch.equal(found, expected)
 
 
-def test_a_mask_of_nan_and_a_map_of_nan(device):
+def test_nan_in_the_mask_or_behind_it_gives_zero(device):
     mask = torch.tensor([[[math.nan, 1.0], [math.inf, -math.inf]]], device=device)
     ones = torch.ones(1, 1, 2, 2, device=device)
     found = detops.masked_conv2d(ones, mask, torch.ones(1, 1, 1, 1, device=device))
     assert found.flatten().tolist() == [0, 1, 1, 0]
-    # What is not computed is 0, whatever is there.
+    # A masked position is 0 for any input.
     found = detops.masked_conv2d(ones * math.nan, mask * 0, torch.ones(1, 1, 1, 1, device=device))
     assert found.abs().sum() == 0
 
 
-def test_layouts_and_mixed_dtypes(device):
+def test_layouts_and_mixed_dtypes_give_the_same_results(device):
     features, mask, weight, bias = inputs(*CASES[0], device=device)
     expected = detops.masked_conv2d(features, mask, weight, bias, padding=1)
     last = torch.channels_last
@@ -109,7 +109,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
     ("shape", "outputs"),
     [((0, 2, 4, 4), 3), ((2, 0, 4, 4), 3), ((2, 2, 4, 4), 0), ((1, 2, 0, 0), 3)],
 )
-def test_nothing_to_do(device, poison, shape, outputs):
+def test_empty_arguments_give_the_bias_or_empty_results(device, poison, shape, outputs):
     features, mask, weight, bias = inputs(shape, outputs, (3, 3), (1, 1), (3, 3), device=device)
     found = detops.masked_conv2d(features, mask, weight, bias, padding=3)
     expected = torch.where((mask > 0)[:, None], bias[:, None, None], 0.0)
@@ -119,7 +119,7 @@ def test_nothing_to_do(device, poison, shape, outputs):
 
 
 @pytest.mark.slow
-def test_module_opcheck_and_vmap():
+def test_op_and_module_pass_opcheck_and_vmap():
     features, mask, weight, bias = inputs(*CASES[0])
     module = detops.MaskedConv2d(5, 13, 3, padding=1)
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_module_opcheck_and_vmap():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_derivatives(device, case):
+def test_derivatives_pass_gradcheck(device, case):
     features, mask, weight, bias = inputs(*case, dtype=torch.float64, device=device)
     leaves = [t.requires_grad_() for t in (features, weight, bias)]
     assert gradcheck(lambda x, w, b: detops.masked_conv2d(x, mask, w, b, *case[3:]), leaves,
@@ -163,14 +163,14 @@ def test_gradients_keep_their_dtypes(device):
     output = detops.masked_conv2d(half[0], mask, *half[1:], padding=1)
     gradients = torch.autograd.grad(output.float().square().sum(), half)
     assert [g.dtype for g in gradients] == [torch.bfloat16, torch.float32, torch.float16]
-    # A place that is not computed gives no gradient.
+    # A masked position gives a gradient of zero.
     (none,) = torch.autograd.grad(
         detops.masked_conv2d(half[0], mask * 0, *half[1:], padding=1).sum(), half[0]
     )
     assert none.abs().sum() == 0
 
 
-def test_bad_input():
+def test_errors_name_the_bad_argument():
     features, mask, weight, bias = inputs(*CASES[0])
     for args, message in (
         ((features, mask, weight, bias), r"mask must be \[2, 7, 11\], got \[2, 9, 13\]"),

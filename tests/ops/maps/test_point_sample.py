@@ -13,7 +13,7 @@ SIZES = ((9, 13), (1, 1), (1, 7), (6, 1), (2, 2), (40, 51))
 
 
 def inputs(channels=5, size=(9, 13), count=53, images=2, dtype=torch.float32, device="cpu"):
-    """Maps, and points of which some lie beyond them, on pixels, and on the border."""
+    """Returns maps and points. Some points lie outside the maps, on pixels and on the border."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(images, channels, *size, generator=generator)
     points = torch.rand(images, count, 2, generator=generator) * 1.4 - 0.2
@@ -33,7 +33,7 @@ def with_gradients(call, x, points):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("channels", "count"), [(1, 1), (1, 53), (5, 16), (33, 70), (70, 3)])
-def test_equals_the_reference(isa, device, size, channels, count):
+def test_point_sample_matches_the_reference(isa, device, size, channels, count):
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         x, points = inputs(channels, size, count, dtype=dtype, device=device)
         found = with_gradients(detops.point_sample, x, points)
@@ -55,22 +55,22 @@ def test_equals_the_reference(isa, device, size, channels, count):
             )
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_plain_version_of_the_benchmark_computes_the_same():
     x, points = inputs()
     torch.testing.assert_close(detops.point_sample(x, points), plain_point_sample(x, points))
 
 
-def test_a_point_without_a_place_is_zero_whatever_the_map_holds(isa, device):
+def test_point_outside_the_map_is_zero_despite_nan(isa, device):
     x = torch.full((1, 2, 4, 5), math.nan, device=device)
     x[:, :, 1:3, 1:4] = 1
-    # Beyond the map, nowhere, on a pixel with a NaN beside it, between pixels, beside the border.
+    # Outside the map, at NaN, at infinity, far away, and inside the map.
     places = [[-0.2, 0.5], [0.5, 1.2], [math.nan, 0.5], [0.5, math.inf], [-1e30, 0.5], [0.5, 0.5]]
     points = torch.tensor([places], device=device).requires_grad_()
     output = detops.point_sample(x, points)
     assert output[0, 0].tolist() == [0, 0, 0, 0, 0, 1]
     (slope,) = torch.autograd.grad(output.sum(), points)
     assert slope[0, :5].abs().max() == 0
-    # Left of the first pixel: a NaN that is not reached does no harm.
+    # Left of the first pixel: a NaN that the point does not reach has no effect.
     one = torch.tensor([[[[2.0, math.nan], [4.0, math.nan]]]], device=device)
     edge = detops.point_sample(one, torch.tensor([[[0.125, 0.5]]], device=device))
     assert edge.item() == 2.25
@@ -89,7 +89,7 @@ def test_half_precision_rounds_once(isa, device, dtype, channels):
         assert a.dtype == dtype and torch.equal(a, b.to(dtype))
 
 
-def test_layouts_and_mixed_dtypes(device):
+def test_layouts_and_mixed_dtypes_give_the_same_results(device):
     x, points = inputs(6, device=device)
     expected = with_gradients(detops.point_sample, x, points)
     turned = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
@@ -100,7 +100,7 @@ def test_layouts_and_mixed_dtypes(device):
             torch.testing.assert_close(one, other.to(one.dtype), rtol=0, atol=0)
 
 
-def test_one_gradient_alone(device):
+def test_gradient_alone_equals_gradient_of_both(device):
     x, points = inputs(device=device)
     both = torch.autograd.grad(detops.point_sample(x, points).square().sum(), (x, points))
     for i, (a, b) in enumerate(((x, points.detach()), (x.detach(), points))):
@@ -115,7 +115,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 5), (2, 0, 5), (2, 3, 0)])
-def test_nothing_to_do(device, poison, shape):
+def test_empty_arguments_give_zero_gradients(device, poison, shape):
     images, channels, count = shape
     x = torch.randn(images, channels, 4, 4, device=device, requires_grad=True)
     points = torch.rand(images, count, 2, device=device, requires_grad=True)
@@ -124,7 +124,7 @@ def test_nothing_to_do(device, poison, shape):
     assert found[1].abs().sum() == 0 and found[2].abs().sum() == 0
 
 
-def test_derivatives(device):
+def test_first_derivative_passes_gradcheck_and_second_raises(device):
     x, points = inputs(2, (3, 4), 4, dtype=torch.float64, device=device)
     points = (torch.rand(2, 4, 2, dtype=torch.float64, device=device) * 1.2 - 0.1).requires_grad_()
     assert gradcheck(detops.point_sample, (x, points))
@@ -134,7 +134,7 @@ def test_derivatives(device):
 
 
 @pytest.mark.slow
-def test_opcheck_and_vmap():
+def test_op_passes_opcheck_and_supports_vmap():
     x, points = (t.detach() for t in inputs())
     torch.library.opcheck(torch.ops.detops.point_sample.default, (x, points))
     torch.library.opcheck(torch.ops.detops.point_sample_forward.default, (x, points))
@@ -149,7 +149,7 @@ def test_opcheck_and_vmap():
     assert torch.equal(one[1], detops.point_sample(x, 1 - points))
 
 
-def test_bad_input():
+def test_errors_name_the_bad_argument():
     x, points = torch.zeros(2, 3, 4, 4), torch.zeros(2, 5, 2)
     with pytest.raises(RuntimeError, match=r"detops.point_sample: points must be \[2, P, 2\]"):
         detops.point_sample(x, points[:1])

@@ -9,12 +9,12 @@ import detops
 from detops.bench.rotated_feature_align import SCALE, plain_rotated_feature_align
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
-# Few channels are sampled from the map itself, many by tables.
+# Few channels are sampled directly from the map, many with tables.
 SIZES = [(1, 1, 1, 1), (2, 3, 9, 11), (1, 40, 7, 5), (1, 2, 1, 13), (2, 33, 13, 2), (1, 17, 12, 14)]
 
 
 def inputs(*size, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
-    """Boxes of a map four times as large, which reach beyond it."""
+    """Returns a map, and boxes at four times its scale that reach beyond it."""
     generator = torch.Generator().manual_seed(0)
     n, _, h, w = size
     x = torch.randn(size, generator=generator).to(device, dtype)
@@ -36,7 +36,7 @@ def with_gradient(x, boxes, points, scale=0.25):
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("points", [1, 5])
 @pytest.mark.parametrize("size", SIZES)
-def test_equals_the_reference(isa, device, size, points, layout):
+def test_rotated_feature_align_matches_the_reference(isa, device, size, points, layout):
     for dtype, tolerance in ((torch.float32, 3e-5), (torch.float64, 1e-11)):
         x, boxes = inputs(*size, dtype=dtype, device=device, layout=layout)
         refined = detops.rotated_feature_align(x, boxes, 0.25, points)
@@ -48,8 +48,8 @@ def test_equals_the_reference(isa, device, size, points, layout):
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("points", [1, 5])
 @pytest.mark.parametrize("size", SIZES)
-def test_the_gradient_is_the_transpose(isa, device, size, points, layout):
-    """By the derivative of the reference along unit maps: the op is linear."""
+def test_gradient_is_the_transpose_of_the_op(isa, device, size, points, layout):
+    """The op is linear, so the reference of a unit map is the derivative along it."""
     x, boxes = inputs(*size, dtype=torch.float64, device=device, layout=layout)
     _, to_x = with_gradient(x, boxes, points)
     single, _ = inputs(*size, device=device, layout=layout)
@@ -69,7 +69,7 @@ def test_the_gradient_is_the_transpose(isa, device, size, points, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_few_channels_equal_some_of_many(isa, layout, dtype, two_threads):
+def test_few_channels_equal_the_same_channels_of_many(isa, layout, dtype, two_threads):
     few, boxes = inputs(2, 4, 33, 140, dtype=dtype, layout=layout)
     many = few.detach().repeat(1, 8, 1, 1).contiguous(memory_format=layout).requires_grad_()
     one, two = two_threads(lambda: with_gradient(few, boxes, 5))
@@ -77,7 +77,7 @@ def test_few_channels_equal_some_of_many(isa, layout, dtype, two_threads):
     refined = detops.rotated_feature_align(many, boxes, 0.25, 5)
     grad = torch.randn(few.shape, generator=torch.Generator().manual_seed(1)).to(few)
     (to_many,) = torch.autograd.grad(refined, many, grad.repeat(1, 8, 1, 1))
-    # Sums come in another order; those of 16 bits may then be rounded to the next number.
+    # Sums have another order; in 16 bits they may round to the next number.
     tolerance = {"rtol": torch.finfo(dtype).eps, "atol": 5e-5 if few.itemsize < 8 else 1e-12}
     torch.testing.assert_close(refined[:, 8:12], one[0], **tolerance)
     torch.testing.assert_close(to_many[:, 8:12], one[1], **tolerance)
@@ -85,7 +85,7 @@ def test_few_channels_equal_some_of_many(isa, layout, dtype, two_threads):
 
 @pytest.mark.parametrize("points", [1, 5])
 @pytest.mark.parametrize("channels", [3, 40])
-def test_the_benchmarks_plain_version_computes_the_same(points, channels):
+def test_plain_version_of_the_benchmark_computes_the_same(points, channels):
     x, boxes = inputs(2, channels, 20, 24)
     boxes[..., :4] *= 0.25 / SCALE
     found = detops.rotated_feature_align(x, boxes, points=points)
@@ -106,7 +106,7 @@ def test_half_precision_rounds_once(isa, device, dtype, channels):
     assert to_x.dtype == dtype and torch.equal(to_x, to_y.to(dtype))
 
 
-def test_derivatives(device):
+def test_derivatives_pass_gradcheck(device):
     x, boxes = inputs(1, 2, 3, 4, dtype=torch.float64, device=device)
     for points in (1, 5):
         assert gradcheck(lambda x, p=points: detops.rotated_feature_align(x, boxes, 0.25, p), (x,))
@@ -116,7 +116,7 @@ def test_derivatives(device):
     assert torch.autograd.grad(refined.sum(), boxes, allow_unused=True) == (None,)
 
 
-def test_strides(device):
+def test_strided_arguments_give_the_same_results(device):
     x, boxes = inputs(2, 6, 8, 10, device=device)
     x = x.detach()
     for part in (x[:, ::2], x.flip(1), x.transpose(2, 3).contiguous().transpose(2, 3)):
@@ -139,7 +139,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads, channels):
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("channels", [1, 40])
-def test_what_is_not_finite_meets_no_weight_of_zero(isa, device, layout, value, channels):
+def test_zero_weights_ignore_nonfinite_values(isa, device, layout, value, channels):
     x = torch.ones(1, channels, 5, 6, device=device)
     x[..., 2, 3] = value
     x = x.contiguous(memory_format=layout)
@@ -153,7 +153,7 @@ def test_what_is_not_finite_meets_no_weight_of_zero(isa, device, layout, value, 
 
 
 @pytest.mark.parametrize("channels", [1, 40])
-def test_boxes_that_are_not_finite_or_far_away_add_nothing(isa, device, channels):
+def test_nonfinite_or_distant_boxes_add_nothing(isa, device, channels):
     x, boxes = inputs(1, channels, 6, 7, device=device)
     for value in (math.nan, math.inf, -math.inf, 1e30, -1e30):
         for column in (0, 1):
@@ -165,14 +165,14 @@ def test_boxes_that_are_not_finite_or_far_away_add_nothing(isa, device, channels
             there = boxes.clone()
             there[..., column] = value
             refined, to_x = with_gradient(x, there, 5)
-            if abs(value) != 1e30 or column != 4:  # the centre is left
+            if abs(value) != 1e30 or column != 4:  # only the centre remains
                 for a, b in zip((refined, to_x), with_gradient(x, boxes, 1), strict=True):
                     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
             assert refined.isfinite().all() and to_x.isfinite().all()
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0)])
-def test_nothing_to_do(device, poison, size):
+def test_empty_input_gives_empty_results(device, poison, size):
     x, boxes = (
         torch.zeros(size, device=device, requires_grad=True),
         torch.zeros(size[0], *size[2:], 5, device=device),
@@ -182,7 +182,7 @@ def test_nothing_to_do(device, poison, size):
 
 
 @pytest.mark.slow
-def test_opcheck_and_vmap():
+def test_op_passes_opcheck_and_supports_vmap():
     x, boxes = (t.detach() for t in inputs(2, 3, 5, 6))
     expected = detops.rotated_feature_align(x, boxes, 0.25, 5)
     for op in ("", "_forward", "_backward"):
@@ -198,7 +198,7 @@ def test_opcheck_and_vmap():
     torch.testing.assert_close(torch.vmap(gradient)(both)[1], gradient(2 * x))
 
 
-def test_bad_input():
+def test_errors_name_the_bad_argument():
     x, boxes = inputs(2, 3, 5, 6)
     for points in (0, 2, 4, 6, -1):
         with pytest.raises(

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 import detops
 from detops.bench.mask_iou import plain_mask_iou, plain_mask_nms
 
-# One pixel, less than a word, a word, one more, and around the ends of vectors and tiles.
+# One pixel, less than a word, a word, one pixel more, and around the ends of vectors and tiles.
 SIZES = [(1, 1), (3, 5), (8, 8), (5, 13), (1, 512), (27, 19), (64, 128), (8193, 1), (90, 111)]
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def random_masks(count, height, width, share=0.5, seed=0):
-    """Of which some are empty, full, or set in a few rows alone."""
+    """Returns random masks. Some are empty, full, or set only in some rows."""
     generator = torch.Generator().manual_seed(seed)
     masks = torch.rand(count, height, width, generator=generator) < share
     masks[1::5, : height // 2] = False
@@ -27,7 +27,7 @@ def random_masks(count, height, width, share=0.5, seed=0):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("counts", [(1, 1), (7, 10), (3, 1), (18, 5)])
-def test_equals_the_reference(isa, device, size, counts):
+def test_mask_iou_matches_the_reference(isa, device, size, counts):
     first, second = (random_masks(n, *size, seed=n) for n in counts)
     for mode in ("iou", "iof"):
         found = detops.mask_iou(first.to(device), second.to(device), mode)
@@ -41,14 +41,14 @@ PAIRS = {"several rows at a time": (900, 700), "a row at a time": (2, 300_000)}
 
 
 @pytest.mark.parametrize("way", PAIRS)
-def test_more_pairs_than_are_counted_at_a_time(device, two_threads, way):
+def test_more_pairs_than_fit_at_a_time_match_the_plain_version(device, two_threads, way):
     first, second = (random_masks(n, 9, 3, seed=n) for n in PAIRS[way])
     one, two = two_threads(lambda: detops.mask_iou(first.to(device), second.to(device)).cpu())
     assert torch.equal(one, plain_mask_iou(first, second)) and torch.equal(one, two)
 
 
-def test_every_single_pixel(isa, device):
-    """Each place in a vector, a word and a rest, and every number of bits of a byte."""
+def test_every_single_pixel_counts(isa, device):
+    """Covers each position in a vector, a word and a remainder, and every value of a byte."""
     pixels = torch.eye(3 * 157, dtype=torch.bool).view(-1, 3, 157)
     ours = detops.mask_iou(pixels.to(device), pixels.flip(0).to(device))
     assert torch.equal(ours.cpu(), torch.eye(3 * 157).flip(1))
@@ -58,14 +58,14 @@ def test_every_single_pixel(isa, device):
     assert torch.equal(whole.cpu(), (bits.sum(1).double() / 8).float())
 
 
-def test_what_is_set_in_uint8(isa, device):
+def test_every_nonzero_uint8_value_counts_as_set(isa, device):
     values = torch.arange(256, dtype=torch.uint8).view(256, 1, 1).repeat(1, 5, 17)
     one = torch.ones(1, 5, 17, dtype=torch.bool)
     found = detops.mask_iou(values.to(device), one.to(device))
     assert found[0, 0] == 0 and (found[1:] == 1).all()
 
 
-def test_modes_are_those_of_pycocotools():
+def test_modes_match_pycocotools():
     coco = pytest.importorskip("pycocotools.mask")
     first, second = random_masks(12, 40, 61, seed=1), random_masks(9, 40, 61, seed=2)
     codes = [detops.masks_to_rle(m) for m in (first, second)]
@@ -73,13 +73,13 @@ def test_modes_are_those_of_pycocotools():
     expected = torch.from_numpy(coco.iou(*codes, crowd))
     for j in range(9):
         ours = detops.mask_iou(first, second[j : j + 1], ("iou", "iof")[crowd[j]])[:, 0]
-        # It divides 0 by 0 where both are empty.
+        # pycocotools divides 0 by 0 if both masks are empty.
         torch.testing.assert_close(ours, expected[:, j].nan_to_num(0).float(), rtol=1e-7, atol=0)
 
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_masks(data):
+def test_any_masks_match_the_reference(data):
     height, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 90))
     pixels = st.sets(st.integers(0, height * width - 1), max_size=8)
     masks = torch.zeros(data.draw(st.integers(1, 9)), height * width, dtype=torch.bool)
@@ -94,7 +94,7 @@ def test_any_masks(data):
         assert torch.equal(detops.mask_iou(masks, masks), reference.mask_iou(masks, masks))
 
 
-def test_the_benchmarks_plain_versions_compute_the_same():
+def test_plain_versions_of_the_benchmark_compute_the_same():
     masks = random_masks(20, 30, 41)
     torch.testing.assert_close(detops.mask_iou(masks, masks[:7]), plain_mask_iou(masks, masks[:7]))
     scores = torch.rand(20)
@@ -102,7 +102,7 @@ def test_the_benchmarks_plain_versions_compute_the_same():
 
 
 @pytest.mark.parametrize("shapes", [(0, 3, 9, 7), (4, 0, 9, 7), (4, 3, 0, 7), (4, 3, 9, 0)])
-def test_nothing_to_compare(device, poison, shapes):
+def test_masks_without_pixels_do_not_overlap(device, poison, shapes):
     n, m, height, width = shapes
     first = torch.ones(n, height, width, dtype=torch.bool, device=device)
     second = torch.ones(m, height, width, dtype=torch.bool, device=device)
@@ -114,7 +114,7 @@ def test_nothing_to_compare(device, poison, shapes):
     )
 
 
-def test_layouts(device):
+def test_every_layout_gives_the_same_overlaps(device):
     masks = random_masks(12, 31, 53).to(device)
     expected = detops.mask_iou(masks, masks)
     wide = torch.ones(12, 31, 60, dtype=torch.bool, device=device)
@@ -127,7 +127,7 @@ def test_layouts(device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("threshold", [-1.0, 0.0, 0.2, 0.5, 1.0])
-def test_nms_equals_the_reference(isa, device, dtype, threshold):
+def test_mask_nms_matches_the_reference(isa, device, dtype, threshold):
     masks = torch.cat([random_masks(25, 20, 31, 0.9), random_masks(25, 20, 31, 0.1, seed=1)])
     scores = torch.rand(50, generator=torch.Generator().manual_seed(0)).to(dtype)
     scores[7], scores[20:24] = math.nan, scores[3]
@@ -135,8 +135,8 @@ def test_nms_equals_the_reference(isa, device, dtype, threshold):
     assert found.tolist() == reference.mask_nms(masks, scores, threshold).tolist()
 
 
-def test_nms_of_objects(isa, device):
-    """Many masks around few places, larger than a tile, in more than one chunk of CUDA's."""
+def test_mask_nms_of_many_objects_matches_the_plain_version(isa, device):
+    """Many masks lie close together, exceed a tile, and fill more than one CUDA chunk."""
     generator = torch.Generator().manual_seed(0)
     corner = torch.rand(600, 2, generator=generator) * 60
     boxes = torch.cat([corner, corner + 20 + 30 * torch.rand(600, 2, generator=generator)], 1)
@@ -147,8 +147,8 @@ def test_nms_of_objects(isa, device):
         assert torch.equal(found.cpu(), plain_mask_nms(masks, scores, threshold))
 
 
-def test_at_the_threshold(device):
-    """1 of 5 pixels: as float32 that is above 0.2, which is a double."""
+def test_mask_nms_compares_the_threshold_exactly(device):
+    """The overlap is 1 of 5 pixels: in float32, that exceeds the double 0.2."""
     masks = torch.tensor([[[1, 1, 1, 0, 0]], [[0, 0, 1, 1, 1]]], dtype=torch.bool, device=device)
     scores = torch.tensor([0.9, 0.8], device=device)
     fifth = torch.tensor(0.2).item()
@@ -157,7 +157,7 @@ def test_at_the_threshold(device):
     assert detops.mask_nms(masks, scores, fifth).tolist() == [0, 1]
 
 
-def test_any_number_of_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_bits(two_threads):
     masks, scores = random_masks(60, 200, 300, 0.1), torch.rand(60)
     for call in (
         lambda: detops.mask_iou(masks, masks[:50]),
@@ -168,7 +168,7 @@ def test_any_number_of_threads(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_op_passes_opcheck_compiles_and_supports_vmap():
     masks, scores = random_masks(6, 9, 10), torch.rand(6)
     torch.library.opcheck(torch.ops.detops.mask_iou.default, (masks, masks[:4], "iof"))
     torch.library.opcheck(torch.ops.detops.mask_nms.default, (masks, scores, 0.4))
@@ -180,7 +180,7 @@ def test_opcheck_compile_vmap():
     assert torch.equal(both[1], detops.mask_iou(masks[3:], masks[3:]))
 
 
-def test_bad_input(device):
+def test_errors_name_the_bad_argument(device):
     masks = torch.zeros(3, 4, 5, dtype=torch.bool, device=device)
     scores = torch.zeros(3, device=device)
     for call, message in (

@@ -15,7 +15,7 @@ REAL = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def blobs(count, height, width, seed=0):
-    """Bool masks with a few pixels each, some with none."""
+    """Returns bool masks with up to three pixels each; some are empty."""
     generator = torch.Generator().manual_seed(seed)
     masks = torch.zeros(count, height * width, dtype=torch.bool)
     for n in range(count):
@@ -25,15 +25,15 @@ def blobs(count, height, width, seed=0):
 
 @pytest.mark.parametrize("dtype", [torch.bool, *WHOLE, *BITS, *REAL])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (17, 40), (9, 70), (40, 133)])
-def test_equals_the_oracle(device, isa, dtype, height, width):
+def test_boxes_match_the_reference(device, isa, dtype, height, width):
     masks = blobs(24, height, width)
     boxes = detops.masks_to_boxes(masks.to(dtype).to(device))
     assert boxes.dtype == torch.float32
     assert torch.equal(boxes.cpu(), reference_masks.masks_to_boxes(masks))
 
 
-def test_every_single_pixel(device, isa):
-    """Each place in a vector, a word and a rest, from both ends."""
+def test_every_single_pixel_gives_its_box(device, isa):
+    """Covers each position in a vector, a word and a remainder, from both ends."""
     masks = torch.eye(3 * 157, dtype=torch.bool, device=device).view(-1, 3, 157)
     for dtype in (torch.bool, torch.int32):
         x1, y1, x2, y2 = detops.masks_to_boxes(masks.to(dtype)).cpu().unbind(1)
@@ -42,7 +42,7 @@ def test_every_single_pixel(device, isa):
         assert torch.equal(y1, (pixel // 157).float()) and torch.equal(y2, y1)
 
 
-def test_equals_torchvision(device, isa):
+def test_boxes_match_torchvision(device, isa):
     generator = torch.Generator().manual_seed(0)
     masks = torch.rand(20, 61, 83, generator=generator) > 0.999
     masks[3] = False
@@ -52,7 +52,7 @@ def test_equals_torchvision(device, isa):
 
 
 @pytest.mark.parametrize("dtype", REAL)
-def test_what_is_zero(device, isa, dtype):
+def test_only_zeros_count_as_background(device, isa, dtype):
     masks = torch.full((3, 9, 11), -0.0, dtype=dtype)
     masks[0, 2, 3], masks[0, 4, 1] = math.nan, math.inf
     masks[1, 5, 5] = -torch.finfo(dtype).smallest_normal
@@ -60,8 +60,8 @@ def test_what_is_zero(device, isa, dtype):
     assert boxes.tolist() == [[1, 2, 3, 4], [5, 5, 5, 5], [0, 0, 0, 0]]
 
 
-def test_one_byte_of_several_is_enough(device, isa):
-    """Whichever byte of a wide integer is set, its pixel is the whole element."""
+def test_any_nonzero_byte_sets_its_pixel(device, isa):
+    """A wide integer is one pixel, whichever of its bytes is set."""
     for byte in range(8):
         masks = torch.zeros(1, 3, 21, dtype=torch.int64)
         masks[0, 0, 13] = masks[0, 1, 4] = masks[0, 2, 20] = 1 << (8 * byte)
@@ -70,7 +70,7 @@ def test_one_byte_of_several_is_enough(device, isa):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_mask(data):
+def test_any_mask_matches_the_reference(data):
     height, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 90))
     pixels = data.draw(st.sets(st.integers(0, height * width - 1), max_size=5))
     mask = torch.zeros(height * width, dtype=data.draw(st.sampled_from([torch.bool, *REAL])))
@@ -81,7 +81,7 @@ def test_any_mask(data):
         assert torch.equal(detops.masks_to_boxes(mask), reference_masks.masks_to_boxes(mask))
 
 
-def test_layouts_and_empty(device):
+def test_layouts_give_the_same_boxes_and_empty_masks_give_zeros(device):
     masks = blobs(12, 30, 50).to(device)
     expected = detops.masks_to_boxes(masks)
     assert torch.equal(detops.masks_to_boxes(masks.mT.contiguous().mT), expected)
@@ -94,7 +94,7 @@ def test_layouts_and_empty(device):
     assert torch.equal(detops.masks_to_boxes(masks[:, :, :0]).cpu(), torch.zeros(12, 4))
 
 
-def test_same_for_any_threads(two_threads):
+def test_two_threads_give_the_same_boxes(two_threads):
     masks = blobs(64, 200, 300)
     first, second = two_threads(lambda: detops.masks_to_boxes(masks))
     assert torch.equal(first, second)
@@ -102,7 +102,7 @@ def test_same_for_any_threads(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_op_passes_opcheck_compiles_and_supports_vmap():
     masks = blobs(6, 20, 30)
     torch.library.opcheck(torch.ops.detops.masks_to_boxes.default, (masks,))
     compiled = torch.compile(
@@ -114,7 +114,7 @@ def test_opcheck_compile_vmap():
     assert torch.equal(batched.flatten(0, 1), detops.masks_to_boxes(masks))
 
 
-def test_wants_no_gradient():
+def test_boxes_do_not_require_gradients():
     masks = torch.rand(2, 4, 4, requires_grad=True)
     assert not detops.masks_to_boxes(masks).requires_grad
 
@@ -126,6 +126,6 @@ def test_wants_no_gradient():
         (torch.zeros(1, 3, 4, dtype=torch.cfloat), "masks must be bool.*got complex64"),
     ],
 )
-def test_bad_input(device, masks, message):
+def test_errors_name_the_bad_argument(device, masks, message):
     with pytest.raises(RuntimeError, match=f"detops.masks_to_boxes: {message}"):
         detops.masks_to_boxes(masks.to(device))

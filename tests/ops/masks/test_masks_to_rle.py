@@ -11,7 +11,7 @@ SHAPES = [(1, 1), (1, 70), (70, 1), (7, 9), (13, 29), (64, 64), (65, 63), (3, 20
 
 
 def kinds(height, width):
-    """Masks of every kind, each [height, width]."""
+    """Yields masks of every kind, each [height, width]."""
     generator = torch.Generator().manual_seed(height * 1000 + width)
     y, x = torch.arange(height)[:, None], torch.arange(width)
     yield torch.zeros(height, width, dtype=torch.bool)
@@ -30,7 +30,7 @@ def kinds(height, width):
 
 
 def layouts(masks):
-    """The same masks [N, H, W] in memory of every kind."""
+    """Yields the same masks [N, H, W] in every layout."""
     count, height, width = masks.shape
     yield "contiguous", masks.contiguous()
     yield "columns", masks.mT.contiguous().mT
@@ -50,14 +50,14 @@ def expected(mask):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
-def test_text_is_that_of_pycocotools(isa, device, dtype, shape):
+def test_text_matches_pycocotools(isa, device, dtype, shape):
     masks = torch.stack(list(kinds(*shape))).to(dtype)
     wanted = [expected(mask) for mask in masks]
     for name, given in layouts(masks):
         assert detops.masks_to_rle(given.to(device)) == wanted, name
 
 
-def test_large_masks_and_threads(isa, two_threads):
+def test_large_masks_match_pycocotools_on_two_threads(isa, two_threads):
     y, x = torch.arange(600)[:, None], torch.arange(901)
     noise = torch.rand(600, 901, generator=torch.Generator().manual_seed(0)) > 0.5
     masks = torch.stack([((y - 300) ** 2 + (x - 450) ** 2) < r * r for r in (1, 90, 400)] + [noise])
@@ -68,7 +68,7 @@ def test_large_masks_and_threads(isa, two_threads):
 
 
 @pytest.mark.parametrize("values", [(0, 255), (1, 2), (0, 1, 2, 3)])
-def test_a_run_ends_where_the_value_changes(values):
+def test_run_ends_where_the_value_changes(values):
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(0, len(values), (40, 90), generator=generator)
     mask = torch.tensor(values, dtype=torch.uint8)[index]
@@ -77,12 +77,12 @@ def test_a_run_ends_where_the_value_changes(values):
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 5), (2, 5, 0), (2, 0, 0)])
-def test_no_pixels(shape, device):
+def test_masks_without_pixels_match_pycocotools(shape, device):
     masks = torch.zeros(shape, dtype=torch.bool)
     assert detops.masks_to_rle(masks.to(device)) == [expected(mask) for mask in masks]
 
 
-def test_round_trip(device):
+def test_pycocotools_decodes_the_same_masks(device):
     masks = torch.rand(5, 13, 29, generator=torch.Generator().manual_seed(0)) > 0.6
     encoded = json.loads(json.dumps(detops.masks_to_rle(masks.to(device))))
     assert [e["size"] for e in encoded] == [[13, 29]] * 5
@@ -90,7 +90,7 @@ def test_round_trip(device):
 
 
 def lengths(counts):
-    """Run lengths from the text, by its definition."""
+    """Decodes the run lengths from the text, by its definition."""
     found, value, shift = [], 0, 0
     for letter in counts:
         group = ord(letter) - 48
@@ -104,8 +104,8 @@ def lengths(counts):
     return found
 
 
-def test_more_pixels_than_int32():
-    """All rows, or all columns, are the same memory: no mask of gigabytes is made."""
+def test_masks_encode_beyond_int32_pixels_and_raise_beyond_uint32():
+    """All rows, or all columns, share memory, which avoids a mask of gigabytes."""
     row = torch.zeros(1, 1, 50_000, dtype=torch.bool)
     row[..., 10:20] = True
     (encoded,) = detops.masks_to_rle(row.expand(1, 48_000, 50_000))
@@ -118,7 +118,7 @@ def test_more_pixels_than_int32():
         detops.masks_to_rle(row[..., :1].expand(1, 65536, 65536))
 
 
-def test_bad_input():
+def test_errors_name_the_bad_argument():
     with pytest.raises(
         RuntimeError, match="detops.masks_to_rle: masks must be bool or uint8, got float32"
     ):
@@ -132,7 +132,7 @@ def test_bad_input():
 
 
 @pytest.mark.slow
-def test_a_compiled_function_leaves_its_graph():
+def test_compiled_function_breaks_its_graph_for_the_op():
     def call(masks):
         return detops.masks_to_rle(masks ^ True)
 

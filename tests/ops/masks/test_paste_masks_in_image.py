@@ -19,7 +19,7 @@ BOXES = torch.tensor(
         [10.0, 10.0, 13.0, 12.0],  # smaller than the mask
         [20.2, 3.0, 20.9, 30.0],  # thinner than a pixel
         [60.0, 3.0, 90.0, 30.0],  # outside
-        [54.0, 3.0, 84.0, 30.0],  # outside but for half a cell
+        [54.0, 3.0, 84.0, 30.0],  # outside except for half a cell
         [0.0, 0.0, 53.0, 37.0],
     ]
 )
@@ -30,7 +30,7 @@ def random_masks(count, height=7, width=9, seed=0):
 
 
 def agrees(ours, values, threshold, tolerance=2e-6):
-    """Equal, where rounding cannot decide."""
+    """Asserts equality where rounding cannot decide."""
     clear = (values - threshold).abs() > tolerance
     assert clear.double().mean() > 0.99
     assert torch.equal(ours.cpu()[clear], (values >= threshold)[clear])
@@ -38,7 +38,7 @@ def agrees(ours, values, threshold, tolerance=2e-6):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("threshold", [0.5, 0.25, 0.9])
-def test_equals_the_oracle(device, isa, dtype, threshold):
+def test_pasted_masks_match_the_reference(device, isa, dtype, threshold):
     masks = random_masks(len(BOXES)).to(dtype)
     boxes = BOXES.to(dtype)
     ours = detops.paste_masks_in_image(masks.to(device), boxes.to(device), SHAPE, threshold)
@@ -46,7 +46,7 @@ def test_equals_the_oracle(device, isa, dtype, threshold):
     agrees(ours, reference_masks.paste(masks, boxes, *SHAPE), threshold)
 
 
-def test_equals_grid_sample():
+def test_pasted_masks_match_grid_sample():
     masks = random_masks(len(BOXES), 28, 28)
     y = torch.arange(SHAPE[0]) + 0.5
     x = torch.arange(SHAPE[1]) + 0.5
@@ -59,7 +59,7 @@ def test_equals_grid_sample():
     agrees(detops.paste_masks_in_image(masks[:, None], BOXES, SHAPE), values, 0.5)
 
 
-def test_soft(device, isa):
+def test_soft_masks_match_the_reference(device, isa):
     masks = random_masks(len(BOXES))
     soft = detops.paste_masks_in_image(masks.to(device), BOXES.to(device), SHAPE, -1)
     assert soft.dtype == torch.uint8
@@ -77,19 +77,19 @@ def test_soft_values_are_bounded(device, isa):
         assert (soft[0, 8:22, 8:22] == expected).all()
 
 
-def test_threshold_zero_sets_all_that_a_mask_reaches(device):
+def test_threshold_zero_sets_all_pixels_that_a_mask_reaches(device):
     masks = torch.zeros(len(BOXES), 7, 9)
     ours = detops.paste_masks_in_image(masks.to(device), BOXES.to(device), SHAPE, 0.0)
     reached = reference_masks.paste(masks, BOXES, *SHAPE) == 0
     assert torch.equal(ours.cpu(), reached)
-    # Half a cell out of the box, no further.
+    # The mask reaches exactly half a cell beyond its box.
     box = torch.tensor([[10.0, 10, 20, 20]], device=device)
     ours = detops.paste_masks_in_image(torch.zeros(1, 5, 5, device=device), box, (40, 40), 0.0)
     assert detops.masks_to_boxes(ours).tolist() == [[9, 9, 20, 20]]
 
 
-def test_a_full_mask_sets_its_box(device, isa):
-    """Away from its corners, a pixel is set where its centre is in the box."""
+def test_full_mask_sets_its_box(device, isa):
+    """Away from the corners, a pixel is set if its centre lies in the box."""
     boxes = torch.tensor([[3.0, 5, 20, 30], [3.4, 5.6, 20.4, 30.6], [-5, -5, 8, 9]], device=device)
     ours = detops.paste_masks_in_image(torch.ones(3, 28, 28, device=device), boxes, (40, 50))
     assert detops.masks_to_boxes(ours).tolist() == [
@@ -144,8 +144,8 @@ def test_boxes_without_extent_give_zeros(device, isa):
 
 @settings(max_examples=80)
 @given(st.lists(st.sampled_from(ODD), min_size=4, max_size=4), st.sampled_from([0.5, 0.0, -1]))
-def test_odd_boxes(sides, threshold):
-    """The image around is left alone, and nothing is written outside."""
+def test_odd_boxes_leave_neighbouring_masks_alone(sides, threshold):
+    """Neighbouring masks keep their pixels, and the op writes only inside its output."""
     boxes = torch.tensor([[2.0, 2, 8, 8], sides, [2.0, 2, 8, 8]])
     masks = torch.ones(3, 5, 5)
     ours = detops.paste_masks_in_image(masks, boxes, (11, 13), threshold)
@@ -158,19 +158,18 @@ def test_odd_boxes(sides, threshold):
         assert ((ours[1] > 0) == whole[0]).double().mean() > 0.9
 
 
-def test_odd_values(device):
-    """A NaN in a mask unsets the pixels it enters, no more."""
+def test_nan_in_a_mask_unsets_only_the_pixels_it_enters(device):
     masks = torch.ones(1, 6, 6)
     masks[0, 2, 3] = math.nan
     box = torch.tensor([[0.0, 0, 30, 30]])
     ours = detops.paste_masks_in_image(masks.to(device), box.to(device), (30, 30)).cpu()
     values = reference_masks.paste(masks, box, 30, 30)
-    # Where the weight of the NaN is zero, it is either.
+    # A pixel may be set or unset where the NaN has a weight of zero.
     entered = values.isnan()
     assert torch.equal(ours[~entered], (values >= 0.5)[~entered])
 
 
-def test_layouts_and_empty(device):
+def test_layouts_give_the_same_pixels_and_empty_inputs_work(device):
     masks, boxes = random_masks(len(BOXES)).to(device), BOXES.to(device)
     expected = detops.paste_masks_in_image(masks, boxes, SHAPE)
     for other in (masks[:, None], masks.mT.contiguous().mT, masks.mT.contiguous().mT[:, None]):
@@ -183,7 +182,7 @@ def test_layouts_and_empty(device):
     assert detops.paste_masks_in_image(masks, boxes, (5, 0)).shape == (len(boxes), 5, 0)
 
 
-def test_same_for_any_threads(two_threads):
+def test_two_threads_give_the_same_pixels(two_threads):
     masks = random_masks(3, 28, 28)
     boxes = torch.tensor([[-20.0, 10, 400, 500], [100, 3, 380, 90], [0, 0, 10, 10]])
     first, second = two_threads(lambda: detops.paste_masks_in_image(masks, boxes, (511, 397)))
@@ -191,7 +190,7 @@ def test_same_for_any_threads(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_compile_vmap():
+def test_op_passes_opcheck_compiles_and_supports_vmap():
     masks = random_masks(len(BOXES))
     for threshold in (0.5, -1.0):
         torch.library.opcheck(
@@ -208,7 +207,7 @@ def test_opcheck_compile_vmap():
     assert torch.equal(batched.flatten(0, 1), expected)
 
 
-def test_wants_no_gradient():
+def test_pasted_masks_do_not_require_gradients():
     masks = random_masks(len(BOXES)).requires_grad_()
     assert not detops.paste_masks_in_image(masks, BOXES, SHAPE).requires_grad
 
@@ -231,6 +230,6 @@ M, B = torch.rand(2, 4, 4), torch.rand(2, 4)
         ((M, B, (5, 5), math.nan), "threshold must be a number, got nan"),
     ],
 )
-def test_bad_input(arguments, message):
+def test_errors_name_the_bad_argument(arguments, message):
     with pytest.raises(RuntimeError, match=f"detops.paste_masks_in_image: {message}"):
         detops.paste_masks_in_image(*arguments)

@@ -18,13 +18,13 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("labels", [None, 1, 4])
-def test_equals_the_matrices(labels, method, dtype, device, isa, two_threads):
+def test_matrix_nms_matches_reference(labels, method, dtype, device, isa, two_threads):
     rng = np.random.default_rng(0)
     rounding = 2e-5 if dtype == torch.float32 else 1e-12
     for count in (1, 2, 17, 60, 300, 700):
         for sigma in (0.5, 2.0, 20.0):
             boxes, scores = crowd(rng, count, dtype)
-            # No ties, which rounding would break.
+            # Distinct scores, because rounding would break ties.
             scores = (torch.randperm(count) + 1).to(dtype) / count
             idxs = None if labels is None else torch.from_numpy(rng.integers(0, labels, count))
             for min_score in (-1.0, 0.05):
@@ -41,16 +41,16 @@ def test_equals_the_matrices(labels, method, dtype, device, isa, two_threads):
                     method,
                 )
                 near = abs(len(keep) - len(one[0]))
-                assert near <= (count > 100)  # a score at min_score
+                assert near <= (count > 100)  # a score at min_score may round either way
                 if near == 0:
                     kept = torch.from_numpy(kept)
                     torch.testing.assert_close(one[1].double(), kept, rtol=rounding, atol=rounding)
-                    assert (one[0].numpy() == keep).mean() > 0.9  # near ties may change places
+                    assert (one[0].numpy() == keep).mean() > 0.9  # rounding may swap near ties
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_same_bits_for_any_instruction_set_and_threads(method, dtype, two_threads):
+def test_every_isa_and_thread_count_give_the_same_bits(method, dtype, two_threads):
     before = detops._C.cpu_isa()
     rng = np.random.default_rng(2)
     for count, labels in ((100, 1), (2000, 1), (9000, 2), (3000, 80)):
@@ -73,7 +73,7 @@ def test_same_bits_for_any_instruction_set_and_threads(method, dtype, two_thread
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_on_the_device(method, device):
+def test_matrix_nms_on_device_matches_cpu(method, device):
     rng = np.random.default_rng(3)
     for count in (0, 1, 30, 3000):
         boxes, scores = crowd(rng, count)
@@ -88,14 +88,14 @@ def test_on_the_device(method, device):
             assert kept.device.type == device
 
 
-def test_by_hand(device):
-    # IoU is 1/3 for neighbours of this row and 0 for the others.
+def test_matrix_nms_matches_hand_computed_scores(device):
+    # IoU is 1/3 between neighbours of this row and 0 otherwise.
     boxes = torch.tensor(
         [[0.0, 0, 2, 1], [1, 0, 3, 1], [2, 0, 4, 1], [9, 9, 10, 10]], device=device
     )
     scores = torch.tensor([0.9, 0.8, 0.7, 0.1], device=device)
     keep, kept = detops.matrix_nms(boxes, scores, method="linear")
-    # Box 2 is not lowered by box 1, which box 0 has lowered as much: (1 - 1/3) / (1 - 1/3).
+    # Box 1 leaves box 2 unchanged, because box 0 decays box 1 equally: (1 - 1/3) / (1 - 1/3).
     assert keep.tolist() == [0, 2, 1, 3]
     assert kept.tolist() == pytest.approx([0.9, 0.7, 0.8 * 2 / 3, 0.1], rel=1e-6)
     keep, kept = detops.matrix_nms(boxes, scores, sigma=3.0)
@@ -106,8 +106,8 @@ def test_by_hand(device):
     assert keep.tolist() == [0, 1, 2, 3] and torch.equal(kept, scores)
 
 
-def test_equal_boxes(device):
-    """A ratio 0/0: the first of them counts, the others say nothing more."""
+def test_only_first_of_equal_boxes_decays_others(device):
+    """The ratio between the other equal boxes is 0/0 and decays no score."""
     boxes = torch.tensor([[0.0, 0, 2, 1]] * 4 + [[1.0, 0, 3, 1]], device=device)
     scores = torch.tensor([0.9, 0.8, 0.8, 0.7, 0.6], device=device)
     keep, kept = detops.matrix_nms(boxes, scores, min_score=0.0, method="linear")
@@ -119,14 +119,14 @@ def test_equal_boxes(device):
     )
 
 
-def test_odd_numbers(device, isa):
+def test_malformed_boxes_are_kept_and_nan_scores_dropped(device, isa):
     boxes = reference.random_boxes(12).to(device)
     boxes[0, 0], boxes[1, 2], boxes[2] = math.nan, math.inf, torch.tensor([5.0, 5, 5, 5])
     boxes[3] = boxes[3, [2, 3, 0, 1]]
     scores = torch.linspace(0.1, 0.9, 12, device=device)
     for method in METHODS:
         expected = detops.matrix_nms(boxes[:11], scores[:11], method=method)
-        # The best box of all has no score: it lowers no other one's.
+        # The box that covers all others scores NaN, so every other score stays.
         boxes[11], scores[11] = torch.tensor([-100.0, -100, 200, 200]), math.nan
         for got, right in zip(
             detops.matrix_nms(boxes, scores, method=method), expected, strict=True
@@ -146,7 +146,7 @@ def test_odd_numbers(device, isa):
     st.sampled_from(METHODS),
     st.sampled_from([1e-30, 2.0, 1e300]),
 )
-def test_any_floats(rows, method, sigma):
+def test_any_floats_give_unique_indices_and_sorted_scores(rows, method, sigma):
     table = torch.tensor(rows, dtype=torch.float32).reshape(-1, 5)
     keep, kept = detops.matrix_nms(table[:, :4], table[:, 4], None, sigma, method=method)
     assert len(keep.unique()) == len(keep)
@@ -155,7 +155,7 @@ def test_any_floats(rows, method, sigma):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_dtypes(dtype, device):
+def test_scores_are_computed_wide_and_rounded_to_their_dtype(dtype, device):
     boxes, scores = (t.to(device) for t in crowd(np.random.default_rng(5), 100))
     half = scores.to(dtype)
     keep, kept = detops.matrix_nms(boxes, half)
@@ -168,7 +168,7 @@ def test_dtypes(dtype, device):
     assert torch.equal(keep, right) and torch.equal(kept, right_scores.float())
 
 
-def test_non_contiguous(device):
+def test_matrix_nms_accepts_strided_tensors(device):
     boxes, scores = (t.to(device) for t in crowd(np.random.default_rng(6), 100))
     strided = torch.stack([scores, scores], 1)[:, 0]
     for got, right in zip(
@@ -196,13 +196,13 @@ def test_non_contiguous(device):
         (lambda: detops.matrix_nms(B, S.to("meta")), "scores must be on the device of boxes"),
     ],
 )
-def test_bad_input(call, message):
+def test_matrix_nms_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.matrix_nms: {message}"):
         call()
 
 
 @pytest.mark.slow
-def test_opcheck_compile_autocast():
+def test_matrix_nms_passes_opcheck_compiles_and_autocasts():
     torch.library.opcheck(torch.ops.detops.matrix_nms.default, (B, S))
     torch.library.opcheck(torch.ops.detops.matrix_nms.default, (B, S, L, 2.0, 1e-3, "linear"))
 

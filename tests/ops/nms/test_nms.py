@@ -18,7 +18,7 @@ ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 0.0]
 
 
 def odd_case(rng, count, dtype=torch.float32):
-    """Boxes and scores of a random kind: smooth, gridded, tied, crowded, broken."""
+    """Returns boxes and scores of a random kind: smooth, gridded, tied, crowded or broken."""
     kind = rng.integers(5)
     low = rng.uniform(-20, 80, (count, 2))
     side = rng.uniform(0, 40, (count, 2)) if kind < 4 else rng.uniform(-10, 40, (count, 2))
@@ -38,7 +38,7 @@ def odd_case(rng, count, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equals_torchvision_on_random_cases(isa, dtype, two_threads):
+def test_nms_matches_torchvision_on_random_cases(isa, dtype, two_threads):
     rng = np.random.default_rng(0)
     for _ in range(700):
         boxes, scores = odd_case(rng, int(rng.integers(0, 200)), dtype)
@@ -49,10 +49,10 @@ def test_equals_torchvision_on_random_cases(isa, dtype, two_threads):
 
 
 def sparse_case(rng, kind, count):
-    """Boxes of which many are kept, so that the grid is used: one kind for each of its parts."""
+    """Returns boxes that NMS mostly keeps, so that it uses the grid: one kind per part of it."""
     centre = rng.uniform(0, 1500, (count, 2))
     side = rng.uniform(10, 60, (count, 2))
-    if kind == "sizes":  # every size class from points to the whole picture
+    if kind == "sizes":  # every size class from points to the whole image
         side = np.exp(rng.uniform(-5, 7, (count, 1))) * np.exp(rng.normal(0, 0.3, (count, 2)))
     elif kind == "thin":
         stretch = np.exp(rng.normal(0, 2, (count, 1)))
@@ -83,7 +83,7 @@ SPARSE = ["uniform", "sizes", "thin", "outliers", "near copies", "far from the o
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [*SPARSE, "broken"])
-def test_equals_torchvision_on_many_boxes(isa, device, dtype, kind):
+def test_nms_matches_torchvision_on_many_boxes(isa, device, dtype, kind):
     rng = np.random.default_rng(1)
     for threshold in [*LOW, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
         boxes, scores = (t.to(dtype) for t in sparse_case(rng, kind, 1500))
@@ -93,19 +93,19 @@ def test_equals_torchvision_on_many_boxes(isa, device, dtype, kind):
 
 
 def crowd_case(rng, kind, count):
-    """Boxes that an index for low thresholds must tell apart: one kind for each of its parts."""
+    """Returns boxes that the index for low thresholds must separate: one kind per part of it."""
     index = np.arange(count)
     corner = np.stack([index % 40, index // 40], 1) * 10.0
     if kind == "disjoint":
         boxes = np.concatenate([corner, corner + 8], 1)
-    elif kind == "touching":  # cells of a table: common edges, no common area
+    elif kind == "touching":  # table cells, which share edges but no area
         boxes = np.concatenate([corner, corner + 10], 1)
     elif kind == "overlapping by a hair":
         boxes = np.concatenate([corner, corner + 10 + 1e-4], 1)
     elif kind == "ladder":
         low = index[:, None] * np.array([99.0, 0.0])
         boxes = np.concatenate([low, low + 100], 1)
-    elif kind == "crosses":  # all pairs meet, in a pixel
+    elif kind == "crosses":  # lines that cross within a pixel
         line = np.stack([index * 0, index, index * 0 + count, index + 0.5], 1).astype(float)
         boxes = np.where(rng.random((count, 1)) < 0.5, line, line[:, [1, 0, 3, 2]])
     elif kind == "nested":
@@ -128,7 +128,7 @@ CROWDS = ["disjoint", "touching", "overlapping by a hair", "ladder", "crosses", 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [*CROWDS, "identical", "one huge box", "far apart in size"])
-def test_low_thresholds(isa, device, dtype, kind):
+def test_nms_matches_torchvision_at_low_thresholds(isa, device, dtype, kind):
     rng = np.random.default_rng(8)
     for threshold in LOW:
         boxes, scores = (t.to(dtype) for t in crowd_case(rng, kind, 1500))
@@ -138,7 +138,7 @@ def test_low_thresholds(isa, device, dtype, kind):
 
 
 @pytest.mark.parametrize("kind", ["touching", "crosses", "far apart in size"])
-def test_low_thresholds_equal_the_reference(kind):
+def test_nms_matches_reference_at_low_thresholds(kind):
     rng = np.random.default_rng(9)
     for threshold in LOW:
         boxes, scores = crowd_case(rng, kind, 120)
@@ -148,7 +148,7 @@ def test_low_thresholds_equal_the_reference(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*CROWDS, "far apart in size"])
-def test_low_thresholds_with_classes_and_threads(two_threads, kind):
+def test_batched_nms_matches_class_loop_at_low_thresholds(two_threads, kind):
     rng = np.random.default_rng(10)
     boxes, scores = crowd_case(rng, kind, 40000)
     boxes, idxs = boxes.float(), torch.from_numpy(rng.integers(0, 3, 40000))
@@ -161,29 +161,29 @@ def test_low_thresholds_with_classes_and_threads(two_threads, kind):
 
 
 def pair(device, side1, side2):
-    """Two boxes of one corner, the first one with the better score."""
+    """Returns two boxes with a common corner; the first has the higher score."""
     boxes = torch.tensor([[0, 0, *side1], [0, 0, *side2]], dtype=torch.float32, device=device)
     return boxes, torch.tensor([1.0, 0.5], device=device)
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
-def test_the_smallest_quotients(isa, device, zero):
-    """Subnormal IoU are rounded to a multiple of the least number, and ties to an even one."""
+def test_nms_rounds_subnormal_iou_to_nearest_even(isa, device, zero):
+    """A subnormal IoU rounds to a multiple of the smallest number; a tie rounds to an even one."""
     least = 2.0**-149
     for halves, rounded in ((1, 0), (3, 2), (5, 2), (7, 4)):
         boxes, scores = pair(device, (2.0**60, 2.0**15), (halves * 2.0**-40, 2.0**-35))
         for times in range(6):
             keep = detops.nms(boxes, scores, times * least if times else zero)
             assert keep.tolist() == ([0] if rounded > times else [0, 1]), (halves, times)
-    # An area whose product with the threshold is subnormal.
+    # The product of the area and the threshold is subnormal.
     boxes, scores = pair(device, (2.0**-25, 2.0**-25), (2.0**-75, 2.0**-74))
     assert detops.nms(boxes, scores, 1e-30).tolist() == [0]
     assert detops.nms(boxes, scores, 1.6e-30).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("count", [255, 256, 511, 512, 513, 2100])
-def test_chains_of_suppression(device, count):
-    """Each box would suppress the next two: who stays is known only from the first box on."""
+def test_nms_resolves_long_suppression_chains(device, count):
+    """Each box would suppress the next two, so the result depends on the first box."""
     step = torch.arange(count)[:, None] * torch.tensor([10.0, 0.0])
     boxes = torch.cat([step, step + torch.tensor([100.0, 50.0])], 1).to(device)
     scores = torch.linspace(1, 0, count, device=device)
@@ -194,8 +194,8 @@ def test_chains_of_suppression(device, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SPARSE, "broken", "one spot"])
-def test_several_threads_equal_one(isa, two_threads, kind):
-    """Enough boxes that threads share one class, each in a strip of the picture."""
+def test_threads_that_split_one_class_match_single_thread(isa, two_threads, kind):
+    """Uses enough boxes that each thread processes a strip of the image."""
     rng = np.random.default_rng(4)
     for threshold in [0.0, 0.01, 0.05, 0.3, 0.5, 0.7]:
         if kind == "one spot":
@@ -208,7 +208,7 @@ def test_several_threads_equal_one(isa, two_threads, kind):
 
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("scores_dtype", [torch.float32, torch.float64])
-def test_several_threads_with_ties_and_long_labels(two_threads, scores_dtype, labels):
+def test_threads_match_single_thread_with_tied_scores(two_threads, scores_dtype, labels):
     rng = np.random.default_rng(6)
     boxes, scores = sparse_case(rng, "uniform", 90000)
     scores = (100 * scores).round().to(scores_dtype)
@@ -218,7 +218,7 @@ def test_several_threads_with_ties_and_long_labels(two_threads, scores_dtype, la
 
 
 @pytest.mark.parametrize("threads", [3, 8])
-def test_many_strips(threads):
+def test_many_threads_match_single_thread(threads):
     rng = np.random.default_rng(5)
     before = torch.get_num_threads()
     for kind in ("uniform", "sizes", "near copies"):
@@ -232,7 +232,7 @@ def test_many_strips(threads):
 
 
 @pytest.mark.slow
-def test_a_million_boxes_in_little_memory():
+def test_nms_of_a_million_boxes_uses_little_memory():
     script = """
 import resource, torch, detops
 centre, side = torch.rand(1_000_000, 2) * 4000, torch.rand(1_000_000, 2) * 60 + 4
@@ -246,7 +246,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     assert int(run.stdout) < 200, f"{run.stdout} MiB"
 
 
-def test_equals_the_reference(device):
+def test_nms_matches_reference_on_random_cases(device):
     rng = np.random.default_rng(2)
     for _ in range(60):
         boxes, scores = odd_case(rng, int(rng.integers(0, 40)))
@@ -260,15 +260,15 @@ def test_equals_the_reference(device):
     st.lists(st.tuples(*[st.floats(width=32)] * 4, st.floats(width=32)), max_size=12),
     st.sampled_from(THRESHOLDS),
 )
-def test_any_floats(rows, threshold):
+def test_nms_matches_reference_for_any_floats(rows, threshold):
     table = torch.tensor(rows, dtype=torch.float32).reshape(-1, 5)
     boxes, scores = table[:, :4], table[:, 4]
     expected = reference.nms(boxes, scores, threshold)
     assert torch.equal(detops.nms(boxes, scores, threshold), expected)
 
 
-def test_threshold_from_both_sides(isa, device):
-    # The IoU of these is the float32 nearest to 1/3, which lies a little above 1/3.
+def test_nms_suppresses_only_iou_above_threshold(isa, device):
+    # Their IoU is the float32 nearest to 1/3, which is slightly above 1/3.
     boxes = torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1]], device=device)
     scores = torch.tensor([1.0, 0.5], device=device)
     iou = float(np.float32(1) / np.float32(3))
@@ -277,7 +277,7 @@ def test_threshold_from_both_sides(isa, device):
     assert detops.nms(boxes, scores, iou).tolist() == [0, 1]
 
 
-def test_ties_keep_input_order(device):
+def test_nms_keeps_first_of_equal_scores(device):
     boxes = torch.tensor([[0.0, 0, 1, 1]] * 3 + [[5.0, 5, 6, 6]] * 2, device=device)
     assert detops.nms(boxes, torch.ones(5, device=device), 0.5).tolist() == [0, 3]
     scores = torch.tensor([-0.0, 0.0], device=device)
@@ -293,7 +293,7 @@ def test_half_precision_is_computed_in_float32(dtype, device):
     assert torch.equal(detops.nms(boxes, scores.double(), 0.5), expected)
 
 
-def test_non_contiguous(device):
+def test_nms_accepts_strided_tensors(device):
     boxes, scores = odd_case(np.random.default_rng(4), 100)
     boxes, scores = boxes.to(device), scores.to(device)
     expected = detops.nms(boxes, scores, 0.5)
@@ -302,7 +302,7 @@ def test_non_contiguous(device):
     assert torch.equal(detops.nms(boxes.repeat(1, 2)[:, :4], wide, 0.5), expected)
 
 
-def test_empty(device):
+def test_empty_boxes_give_empty_result(device):
     keep = detops.nms(torch.empty(0, 4, device=device), torch.empty(0, device=device), 0.5)
     assert keep.shape == (0,) and keep.dtype == torch.int64 and keep.device.type == device
 
@@ -319,10 +319,10 @@ def labels_of(rng, count):
     return torch.from_numpy(extremes[rng.integers(0, 5, count)])
 
 
-def test_batched_equals_a_loop_over_classes(isa, two_threads):
+def test_batched_nms_matches_loop_over_classes(isa, two_threads):
     rng = np.random.default_rng(5)
     for i in range(300):
-        # From some thousand boxes on, classes are shared out among threads.
+        # From a few thousand boxes on, the threads split the classes.
         boxes, scores = odd_case(rng, 12_000 if i == 0 else int(rng.integers(0, 400)))
         labels = labels_of(rng, len(boxes))
         threshold = float(rng.choice(THRESHOLDS))
@@ -331,7 +331,7 @@ def test_batched_equals_a_loop_over_classes(isa, two_threads):
             assert torch.equal(keep, expected)
 
 
-def test_batched_on_the_device(device):
+def test_batched_nms_on_device_matches_reference(device):
     rng = np.random.default_rng(6)
     for _ in range(20):
         boxes, scores = odd_case(rng, int(rng.integers(0, 2000)))
@@ -341,7 +341,7 @@ def test_batched_on_the_device(device):
         assert torch.equal(keep.cpu(), expected)
 
 
-def test_classes_do_not_touch_at_negative_coordinates(device):
+def test_batched_nms_separates_classes_at_negative_coordinates(device):
     boxes = torch.tensor([[-50.0, -50, -10, -10], [10, 10, 50, 50]], device=device)
     scores = torch.tensor([0.9, 0.8], device=device)
     labels = torch.tensor([1, 0], device=device)
@@ -373,14 +373,14 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
         (lambda: detops.batched_nms(B, S, L, math.nan), "detops.batched_nms: iou_threshold"),
     ],
 )
-def test_bad_input(call, message):
+def test_nms_and_batched_nms_reject_bad_input(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
         call()
 
 
-def test_fake_tensors_raise_the_same():
+def test_fake_tensors_raise_the_same_error():
     with torch._subclasses.FakeTensorMode():
         boxes, scores = torch.empty(3, 3), torch.empty(3)
         with pytest.raises(RuntimeError, match=r"detops.nms: boxes must be \[N, 4\], got"):
@@ -388,13 +388,13 @@ def test_fake_tensors_raise_the_same():
 
 
 @pytest.mark.slow
-def test_opcheck():
+def test_nms_and_batched_nms_pass_opcheck():
     torch.library.opcheck(torch.ops.detops.nms.default, (B, S, 0.5))
     torch.library.opcheck(torch.ops.detops.batched_nms.default, (B, S, L, 0.5))
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_nms_matches_eager():
     def call(boxes, scores, labels):
         keep = detops.batched_nms(boxes, scores, labels, 0.5)
         return boxes[keep], detops.nms(boxes, scores, 0.5)
@@ -414,8 +414,8 @@ def test_autocast_computes_in_float32():
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.02, 0.3, 0.7])
-def test_float64_up_to_its_end(threshold, isa):
-    """A picture is wider than a number can be, and the areas of all boxes are more than one."""
+def test_nms_is_exact_when_extents_overflow_float64(threshold, isa):
+    """The extent of all boxes and the sum of their areas overflow float64."""
     generator = torch.Generator().manual_seed(3)
     centres = torch.rand(4000, 2, dtype=torch.float64, generator=generator) - 0.5
     sides = 0.5 + torch.rand(4000, 2, dtype=torch.float64, generator=generator)

@@ -1,4 +1,4 @@
-"""NMS of the boxes above a score, and of the first few that are kept."""
+"""NMS with ``score_threshold`` and ``max_output``."""
 
 import math
 from functools import partial
@@ -25,7 +25,7 @@ def given(name, boxes, scores, labels=None):
 
 
 def limited(name, tensors, iou_threshold, score_threshold, max_output):
-    """Only what is above the score, then all of the op, then the first of its result."""
+    """Filters by score, runs the whole op, then truncates its result."""
     index = torch.arange(len(tensors[0]))
     if score_threshold is not None:
         index = (tensors[1].double() > score_threshold).nonzero()[:, 0]
@@ -47,7 +47,7 @@ def check(name, tensors, iou_threshold, score_threshold, max_output, device="cpu
 
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_is_the_first_of_what_is_above(name, dtype, device, isa):
+def test_limits_match_filtering_then_nms_then_truncation(name, dtype, device, isa):
     rng = np.random.default_rng(0)
     for count in (0, 1, 40, 600):
         tensors = given(name, *odd_case(rng, count, dtype))
@@ -62,8 +62,8 @@ def test_is_the_first_of_what_is_above(name, dtype, device, isa):
 
 @pytest.mark.parametrize("threshold", [0.001, 0.3])
 @pytest.mark.parametrize("kind", ["uniform", "sizes", "broken", "disjoint", "nested"])
-def test_ends_in_an_index(kind, threshold, isa):
-    """Where so many are kept that they are found by an index, for either kind of it."""
+def test_limits_hold_when_nms_uses_an_index(kind, threshold, isa):
+    """Keeps so many boxes that NMS uses an index, for each kind of index."""
     case = crowd_case if kind in ("disjoint", "nested") else sparse_case
     boxes, scores = case(np.random.default_rng(1), kind, 4000)
     for dtype in (torch.float32, torch.float64):
@@ -74,7 +74,7 @@ def test_ends_in_an_index(kind, threshold, isa):
             check("nms", tensors, threshold, 0.25, most)
 
 
-def test_many_boxes_for_any_threads(two_threads):
+def test_limits_hold_for_many_boxes_and_any_thread_count(two_threads):
     boxes, scores = sparse_case(np.random.default_rng(2), "uniform", 40_000)
     boxes, scores = boxes.float(), scores.float()
     labels = torch.arange(len(boxes)) // 35_000
@@ -90,24 +90,24 @@ def test_many_boxes_for_any_threads(two_threads):
             assert torch.equal(keep[:count], detops.nms(boxes, scores, 0.5, max_output=most))
 
 
-def test_a_score_of_nan_counts_with_no_threshold_alone(device):
+def test_nan_score_is_kept_only_without_score_threshold(device):
     boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10]], device=device)
     scores = torch.tensor([math.nan, 0.1, -math.inf], device=device)
     assert detops.nms(boxes, scores, 0.5).tolist() == [0, 2]
     assert detops.nms(boxes, scores, 0.5, max_output=1).tolist() == [0]
     assert detops.nms(boxes, scores, 0.5, score_threshold=-math.inf).tolist() == [1]
-    assert detops.nms(boxes, scores, 0.5, score_threshold=0.1).tolist() == [1]  # no float32
+    assert detops.nms(boxes, scores, 0.5, score_threshold=0.1).tolist() == [1]  # not a float32
     assert detops.nms(boxes, scores.double(), 0.5, score_threshold=0.2).tolist() == []
 
 
-def test_a_threshold_is_the_double_that_it_is(device):
+def test_score_threshold_is_compared_in_float64(device):
     boxes, half = torch.zeros(1, 4, device=device), torch.tensor([0.1], device=device).half()
     value = half.double().item()
     assert detops.nms(boxes, half, 0.5, score_threshold=value).tolist() == []
     assert detops.nms(boxes, half, 0.5, score_threshold=math.nextafter(value, 0)).tolist() == [0]
 
 
-def test_non_contiguous(device):
+def test_limited_nms_accepts_strided_tensors(device):
     boxes, scores = odd_case(np.random.default_rng(3), 200)
     strided = boxes.t().contiguous().t().to(device), torch.stack([scores, scores], 1)[:, 0]
     found = detops.nms(strided[0], strided[1].to(device), 0.5, score_threshold=0.2, max_output=9)
@@ -115,7 +115,7 @@ def test_non_contiguous(device):
 
 
 @pytest.mark.parametrize("method", ["linear", "gaussian", "naive"])
-def test_soft_nms_ends_with_the_last(method, device, isa):
+def test_soft_nms_max_output_truncates_result(method, device, isa):
     boxes, scores = odd_case(np.random.default_rng(4), 150)
     keep, values = detops.soft_nms(boxes, scores, method=method)
     for most in (0, 1, 7, len(keep) - 1, len(keep), len(keep) + 1, 2**31 - 1):
@@ -125,7 +125,7 @@ def test_soft_nms_ends_with_the_last(method, device, isa):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_nms_match(dtype, device, isa):
+def test_nms_match_matches_reference_and_nms(dtype, device, isa):
     rng = np.random.default_rng(5)
     for count in (0, 1, 2, 17, 60, 150, 300):
         boxes, scores = odd_case(rng, count, dtype)
@@ -142,10 +142,10 @@ def test_nms_match(dtype, device, isa):
             assert torch.equal(kept.nonzero()[:, 0], keep.sort().values)
 
 
-def test_nms_match_of_ties_and_strides(device):
+def test_nms_match_assigns_ties_to_first_box_in_any_layout(device):
     boxes = torch.tensor([[0.0, 0, 10, 10], [2, 0, 12, 10], [4, 0, 14, 10]], device=device)
     scores = torch.ones(3, device=device)
-    # The box in the middle overlaps both others; the first comes first.
+    # The middle box overlaps both others and matches the first.
     assert detops.nms_match(boxes, scores, 0.5).tolist() == [0, 0, 2]
     strided = boxes.t().contiguous().t()
     assert detops.nms_match(strided, scores.expand(2, 3)[0], 0.5).tolist() == [0, 0, 2]
@@ -156,7 +156,7 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("name", [*FAMILY, "soft_nms"])
-def test_bad_limits(name):
+def test_nms_family_rejects_bad_limits(name):
     tensors = given(name, B, S)
     function = partial(getattr(detops, name), *tensors, 0.5)
     with pytest.raises(RuntimeError, match=f"detops.{name}: max_output must be at least 0, got -1"):
@@ -169,7 +169,7 @@ def test_bad_limits(name):
         ):
             function(score_threshold=math.nan)
     with pytest.raises(TypeError):
-        function(0.1, 5, "linear", 3, 4)  # limits are named
+        function(0.1, 5, "linear", 3, 4)  # limits are keyword-only
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_bad_limits(name):
         (lambda: detops.nms_match(B, L, 0.5), "scores must be float32.*got int64"),
     ],
 )
-def test_bad_input_of_nms_match(call, message):
+def test_nms_match_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.nms_match: {message}"):
         call()
 
 
 @pytest.mark.slow
-def test_opcheck():
+def test_limited_ops_pass_opcheck():
     ops = torch.ops.detops
     for limits in ((None, None), (0.2, None), (None, 2), (0.2, 2)):
         torch.library.opcheck(ops.nms.default, (B, S, 0.5, *limits))
@@ -198,7 +198,7 @@ def test_opcheck():
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_limited_ops_match_eager():
     def call(boxes, scores):
         keep = detops.nms(boxes, scores, 0.5, score_threshold=0.2, max_output=7)
         return keep, detops.nms_match(boxes, scores, 0.5)

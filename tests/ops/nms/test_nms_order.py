@@ -1,4 +1,4 @@
-"""The order of selection, in each of the ways in which a GPU finds it."""
+"""Selection order of NMS, for each method by which a GPU finds it."""
 
 import math
 
@@ -11,9 +11,9 @@ import detops
 from detops.bench.case import clustered
 
 
-@pytest.mark.parametrize("count", [60, 5000])  # ranked, and sorted
+@pytest.mark.parametrize("count", [60, 5000])  # ranked and sorted on a GPU
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_nan_of_either_sign_is_first(device, dtype, count):
+def test_nms_selects_nan_of_either_sign_first(device, dtype, count):
     scores = torch.rand(count, generator=torch.Generator().manual_seed(0)).to(dtype)
     scores[3::9], scores[4::9] = math.inf, -math.inf
     scores[5::9] = -scores[5::9]
@@ -34,7 +34,7 @@ def test_nan_of_either_sign_is_first(device, dtype, count):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("labels", [1, 3])
-def test_many_boxes(device, labels, dtype):
+def test_batched_nms_matches_torchvision_on_many_boxes(device, labels, dtype):
     generator = torch.Generator().manual_seed(0)
     boxes, scores = (t.to(dtype) for t in clustered(generator, 17_000))
     scores = (scores * 1000).round() - 500

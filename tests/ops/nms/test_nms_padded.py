@@ -14,7 +14,7 @@ def padded(indices, size):
 
 @pytest.mark.parametrize("with_labels", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_is_nms_with_padding(device, with_labels, dtype):
+def test_nms_padded_is_nms_with_padding(device, with_labels, dtype):
     rng = np.random.default_rng(0)
     for count in (0, 1, 40, 300, 700, 1500):
         boxes, scores = odd_case(rng, count, dtype)
@@ -55,19 +55,19 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
         (lambda: detops.nms_padded(B, S, 0.5, idxs=L[:1]), "idxs must be \\[3\\], got \\[1\\]"),
     ],
 )
-def test_bad_input(call, message):
+def test_nms_padded_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.nms_padded: {message}"):
         call()
 
 
 @pytest.mark.slow
-def test_opcheck():
+def test_nms_padded_passes_opcheck():
     torch.library.opcheck(torch.ops.detops.nms_padded.default, (B, S, L, 0.5, 2))
     torch.library.opcheck(torch.ops.detops.nms_padded.default, (B, S, None, 0.5, 5))
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_nms_padded_matches_eager():
     def call(boxes, scores):
         keep, count = detops.nms_padded(boxes, scores, 0.5, 4)
         valid = torch.arange(4, device=boxes.device) < count

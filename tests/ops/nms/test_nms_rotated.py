@@ -30,7 +30,7 @@ def case(seed, count, kind, dtype=torch.float32):
 
 
 def valueless(boxes):
-    """The matrix of overlaps, with NaN where there is no value: what may suppress."""
+    """Returns the IoU matrix, with NaN where the IoU is undefined and cannot suppress."""
     iou = detops.box_iou_rotated(boxes, boxes)
     size = boxes.double()
     area = (size[:, 2:4].clamp(min=0)).prod(1)
@@ -41,7 +41,7 @@ def valueless(boxes):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [*KINDS, "one centre"])
-def test_equals_the_contract(kind, dtype, isa, two_threads):
+def test_nms_rotated_matches_reference(kind, dtype, isa, two_threads):
     for seed in range(12):
         boxes, scores = case(seed, 3 + 20 * seed, kind, dtype)
         ious = valueless(boxes)
@@ -52,19 +52,19 @@ def test_equals_the_contract(kind, dtype, isa, two_threads):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_polygon_clipping(kind):
-    for seed in (0, 1, 3):  # no 1e30 among them: clipping in global axes is lost there
+def test_nms_rotated_matches_polygon_clipping(kind):
+    for seed in (0, 1, 3):  # seeds without 1e30, where clipping in global axes fails
         boxes, scores = case(seed, 80, kind, torch.float64)
         ious = reference_rotated.box_iou_rotated(boxes, boxes)
         for threshold in (0.1, 0.3, 0.5, 0.7):
-            # The oracle and the op may differ where rounding decides.
+            # The reference and the op may differ where rounding decides.
             if ((ious - threshold).abs() < 1e-12).any():
                 continue
             expected = reference_rotated.nms_rotated(scores, ious, threshold)
             assert torch.equal(detops.nms_rotated(boxes, scores, threshold), expected)
 
 
-def test_on_the_device(device):
+def test_nms_rotated_on_device_matches_reference(device):
     for seed, threshold in enumerate((-0.1, 0.0, 0.3, 0.7)):
         for kind in KINDS:
             boxes, scores = case(seed, 600, kind)
@@ -80,7 +80,7 @@ def test_on_the_device(device):
             assert torch.equal(keep.cpu(), expected)
 
 
-def test_batched_equals_a_loop_over_classes(isa, two_threads):
+def test_batched_nms_rotated_matches_loop_over_classes(isa, two_threads):
     for seed in range(8):
         boxes, scores = case(seed, 3000 if seed == 0 else 50 * seed, KINDS[seed % 5])
         extremes = torch.tensor([-(2**63), -1, 0, 1, 2**63 - 1])
@@ -101,7 +101,7 @@ def test_batched_equals_a_loop_over_classes(isa, two_threads):
     st.lists(st.tuples(*[st.floats(width=32)] * 6), max_size=12),
     st.sampled_from(THRESHOLDS),
 )
-def test_any_floats(rows, threshold):
+def test_nms_rotated_matches_reference_for_any_floats(rows, threshold):
     table = torch.tensor(rows, dtype=torch.float32).reshape(-1, 6)
     boxes, scores = table[:, :5], table[:, 5]
     keep = detops.nms_rotated(boxes, scores, threshold)
@@ -109,7 +109,7 @@ def test_any_floats(rows, threshold):
     assert torch.equal(keep, reference_rotated.nms_rotated(scores, valueless(boxes), threshold))
 
 
-def test_threshold_from_both_sides(isa, device):
+def test_nms_rotated_suppresses_only_iou_above_threshold(isa, device):
     boxes = torch.tensor([[0.0, 0, 2, 1, 0], [1, 0, 2, 1, 0]], device=device)
     scores = torch.tensor([1.0, 0.5], device=device)
     iou = detops.box_iou_rotated(boxes[:1], boxes[1:]).item()
@@ -118,8 +118,8 @@ def test_threshold_from_both_sides(isa, device):
     assert detops.nms_rotated(boxes, scores, iou).tolist() == [0, 1]
 
 
-def test_angles_decide(device):
-    """A cross is no overlap to speak of, though the upright boxes around its bars are the same."""
+def test_nms_rotated_respects_angles(device):
+    """Crossed bars hardly overlap, although their axis-aligned bounding boxes are equal."""
     bars = torch.tensor([[50.0, 50, 100, 4, 45], [50, 50, 100, 4, -45]], device=device)
     scores = torch.tensor([1.0, 0.5], device=device)
     assert detops.nms_rotated(bars, scores, 0.3).tolist() == [0, 1]
@@ -127,7 +127,7 @@ def test_angles_decide(device):
     assert detops.nms_rotated(bars, scores, 0.3).tolist() == [0]
 
 
-def test_ties_and_classes(device):
+def test_nms_rotated_keeps_first_tie_of_each_class(device):
     boxes = torch.tensor([[0.0, 0, 1, 1, 10]] * 3 + [[5.0, 5, 6, 6, 0]] * 2, device=device)
     ones = torch.ones(5, device=device)
     assert detops.nms_rotated(boxes, ones, 0.5).tolist() == [0, 3]
@@ -136,14 +136,14 @@ def test_ties_and_classes(device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype, device):
+def test_half_precision_is_computed_in_float32(dtype, device):
     boxes, scores = (t.to(device, dtype) for t in case(2, 300, "mixed"))
     expected = detops.nms_rotated(boxes.float(), scores.float(), 0.3)
     assert torch.equal(detops.nms_rotated(boxes, scores, 0.3), expected)
     assert torch.equal(detops.nms_rotated(boxes, scores.double(), 0.3), expected)
 
 
-def test_non_contiguous_and_empty(device):
+def test_nms_rotated_accepts_strided_and_empty_tensors(device):
     boxes, scores = (t.to(device) for t in case(0, 100, "mixed"))
     expected = detops.nms_rotated(boxes, scores, 0.3)
     assert torch.equal(detops.nms_rotated(boxes.t().contiguous().t(), scores, 0.3), expected)
@@ -178,21 +178,21 @@ B, S, L = torch.rand(3, 5), torch.rand(3), torch.zeros(3, dtype=torch.int64)
         ),
     ],
 )
-def test_bad_input(call, message):
+def test_nms_rotated_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
         call()
 
 
-def test_fake_tensors_raise_the_same():
+def test_fake_tensors_raise_the_same_error():
     with torch._subclasses.FakeTensorMode():
         boxes, scores = torch.empty(3, 4), torch.empty(3)
         with pytest.raises(RuntimeError, match=r"detops.nms_rotated: boxes must be \[N, 5\], got"):
             detops.nms_rotated(boxes, scores, 0.5)
 
 
-def test_opcheck_compile_autocast():
+def test_nms_rotated_passes_opcheck_compiles_and_autocasts():
     torch.library.opcheck(torch.ops.detops.nms_rotated.default, (B, S, 0.5))
     torch.library.opcheck(torch.ops.detops.batched_nms_rotated.default, (B, S, L, 0.5))
 

@@ -18,7 +18,7 @@ B, S = torch.rand(3, 4), torch.rand(3)
 
 
 def crowd(rng, count, dtype=torch.float32):
-    """Boxes around a few places, so that each overlaps several others; some scores are equal."""
+    """Returns boxes around a few positions, so that each overlaps several; some scores tie."""
     places = rng.uniform(0, 200, (max(1, count // 8), 2))
     centre = places[rng.integers(0, len(places), count)] + rng.normal(0, 6, (count, 2))
     side = rng.uniform(10, 40, (count, 2))
@@ -36,7 +36,7 @@ def expected(boxes, scores, *rest, dtype=np.float32):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", ["linear", "naive"])
-def test_equals_the_loop_bit_for_bit(method, dtype, device, isa):
+def test_soft_nms_matches_reference_bit_for_bit(method, dtype, device, isa):
     rng = np.random.default_rng(0)
     numpy = np.float32 if dtype == torch.float32 else np.float64
     for count in (0, 1, 2, 17, 60, 150):
@@ -53,23 +53,23 @@ def test_equals_the_loop_bit_for_bit(method, dtype, device, isa):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sigma", [0.01, 0.5, 3.0, 1e-30, 1e30])
-def test_gaussian_equals_the_loop(sigma, dtype, device, isa):
+def test_gaussian_soft_nms_matches_reference(sigma, dtype, device, isa):
     rng = np.random.default_rng(1)
     rounding = 1e-5 if dtype == torch.float32 else 1e-12
     for count in (1, 17, 60):
         boxes, scores = crowd(rng, count, torch.float64)
-        scores = torch.rand(count, dtype=dtype)  # no ties, which rounding would break
+        scores = torch.rand(count, dtype=dtype)  # distinct: rounding would break ties
         boxes = boxes.to(dtype)
         rest = (0.3, sigma, 1e-3, "gaussian")
         keep, kept = (t.cpu() for t in detops.soft_nms(boxes.to(device), scores.to(device), *rest))
         right, scores = expected(boxes, scores, *rest, dtype=np.float64)
         torch.testing.assert_close(kept.double(), scores, rtol=rounding, atol=rounding)
-        assert (keep == right).double().mean() > 0.9  # near ties may change places
+        assert (keep == right).double().mean() > 0.9  # rounding may swap near ties
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_same_bits_for_any_instruction_set(method, dtype):
+def test_every_instruction_set_gives_the_same_bits(method, dtype):
     before = detops._C.cpu_isa()
     rng = np.random.default_rng(2)
     for count in (100, 2000):
@@ -89,7 +89,7 @@ def test_same_bits_for_any_instruction_set(method, dtype):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_on_the_device(method, device):
+def test_soft_nms_on_device_matches_cpu(method, device):
     rng = np.random.default_rng(3)
     for count in (0, 1, 30, 2100):
         boxes, scores = crowd(rng, count)
@@ -99,7 +99,7 @@ def test_on_the_device(method, device):
         assert kept.device.type == device
 
 
-def test_naive_is_nms():
+def test_naive_soft_nms_is_nms():
     rng = np.random.default_rng(4)
     for count in (10, 300):
         boxes, _ = crowd(rng, count)
@@ -109,7 +109,7 @@ def test_naive_is_nms():
         assert torch.equal(kept, scores[keep])
 
 
-def test_by_hand(device):
+def test_soft_nms_matches_hand_computed_scores(device):
     boxes = torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1], [8, 8, 9, 9], [1, 0, 3, 1]], device=device)
     scores = torch.tensor([0.9, 0.6, 0.5, 0.3], device=device)
     third = torch.tensor(1 / 3)
@@ -119,7 +119,7 @@ def test_by_hand(device):
         return keep.tolist(), pytest.approx(kept.tolist(), rel=1e-6)
 
     keep, kept = result(0.3)
-    assert keep == [0, 2, 1]  # 1 falls from 0.6 to 0.4, below 2; 3 to nothing
+    assert keep == [0, 2, 1]  # box 1 decays from 0.6 to 0.4, below box 2; box 3 decays to 0
     assert [0.9, 0.5, 0.6 * (1 - third)] == kept
     keep, kept = result(0.4)
     assert keep == [0, 1, 2] and [0.9, 0.6, 0.5] == kept
@@ -131,7 +131,7 @@ def test_by_hand(device):
     assert keep == [0] and [0.9] == kept
 
 
-def test_ties_take_the_lowest_index(device, isa):
+def test_soft_nms_selects_lowest_index_of_equal_scores(device, isa):
     boxes = torch.arange(40.0, device=device)[:, None] * 10 + torch.tensor(
         [0.0, 0, 5, 5], device=device
     )
@@ -140,7 +140,7 @@ def test_ties_take_the_lowest_index(device, isa):
         assert keep.tolist() == list(range(40))
 
 
-def test_odd_numbers(device, isa):
+def test_malformed_boxes_are_kept_and_nan_scores_dropped(device, isa):
     boxes = reference.random_boxes(12).to(device)
     boxes[0, 0], boxes[1, 2], boxes[2] = math.nan, math.inf, torch.tensor([5.0, 5, 5, 5])
     boxes[3], boxes[4] = boxes[3, [2, 3, 0, 1]], torch.tensor([-1e30, -1e30, 1e30, 1e30])
@@ -164,7 +164,7 @@ def test_odd_numbers(device, isa):
     st.sampled_from([-0.1, 0.0, 0.3, 1.0, math.inf]),
     st.sampled_from(METHODS),
 )
-def test_any_floats(rows, threshold, method):
+def test_any_floats_give_unique_indices_and_bounded_scores(rows, threshold, method):
     table = torch.tensor(rows, dtype=torch.float32).reshape(-1, 5)
     keep, kept = detops.soft_nms(table[:, :4], table[:, 4], threshold, method=method)
     assert len(keep.unique()) == len(keep)
@@ -172,7 +172,7 @@ def test_any_floats(rows, threshold, method):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_dtypes(dtype, device):
+def test_scores_are_computed_wide_and_rounded_to_their_dtype(dtype, device):
     boxes, scores = (t.to(device) for t in crowd(np.random.default_rng(5), 100))
     half = scores.to(dtype)
     keep, kept = detops.soft_nms(boxes, half)
@@ -185,7 +185,7 @@ def test_dtypes(dtype, device):
     assert torch.equal(keep, right) and torch.equal(kept, right_scores.float())
 
 
-def test_input_is_left_alone_and_non_contiguous(device):
+def test_soft_nms_keeps_input_and_accepts_strided_tensors(device):
     boxes, scores = (t.to(device) for t in crowd(np.random.default_rng(6), 100))
     before = scores.clone()
     expected = detops.soft_nms(boxes, scores)
@@ -215,19 +215,19 @@ def test_input_is_left_alone_and_non_contiguous(device):
         (lambda: detops.soft_nms(B, S.to("meta")), "scores must be on the device of boxes"),
     ],
 )
-def test_bad_input(call, message):
+def test_soft_nms_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=f"detops.soft_nms: {message}"):
         call()
 
 
-def test_fake_tensors_raise_the_same():
+def test_fake_tensors_raise_the_same_error():
     with torch._subclasses.FakeTensorMode():
         with pytest.raises(RuntimeError, match="detops.soft_nms: method must be"):
             detops.soft_nms(torch.empty(3, 4), torch.empty(3), method="hard")
 
 
 @pytest.mark.slow
-def test_opcheck_compile_autocast():
+def test_soft_nms_passes_opcheck_compiles_and_autocasts():
     for method in METHODS:
         torch.library.opcheck(torch.ops.detops.soft_nms.default, (B, S, 0.3, 0.5, 1e-3, method))
     torch.library.opcheck(torch.ops.detops.soft_nms.default, (B, S))
@@ -252,8 +252,8 @@ def test_opcheck_compile_autocast():
 @pytest.mark.parametrize(
     "odd", ["points", "inverted", "infinite", "NaN first", "NaN last", "all NaN"]
 )
-def test_mmcvs_scores_without_value_stay(odd, method, ties):
-    """No score that is NaN is below its floor, nor is one greater than it."""
+def test_mmcv_soft_nms_keeps_nan_scores(odd, method, ties):
+    """Comparisons with NaN are false: a NaN score is neither below the minimum nor exceeded."""
     torch.manual_seed(0)
     boxes, scores = reference.random_boxes(12), torch.rand(12)
     if ties:

@@ -11,7 +11,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def detections(models=3, count=40, labels=3, seed=0, dtype=torch.float64, device="cpu"):
-    """What several models have found of the same objects, each with others of its own."""
+    """Returns detections of several models, each of a random selection of the same objects."""
     generator = torch.Generator().manual_seed(seed)
     corner = torch.rand(max(count // 2, 1), 2, generator=generator) * 60
     objects = torch.cat(
@@ -35,7 +35,7 @@ def close(found, expected, tolerance=1e-12):
 
 @pytest.mark.parametrize("conf_type", TYPES)
 @pytest.mark.parametrize("models", [1, 2, 3, 5])
-def test_equals_the_reference(isa, device, conf_type, models):
+def test_fusion_matches_reference(isa, device, conf_type, models):
     given = detections(models, device=device)
     weights = [1.0, 2.5, 0.5, 3.0, 1.5][:models]
     for options in (
@@ -53,26 +53,26 @@ def test_equals_the_reference(isa, device, conf_type, models):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9, 300])
 @pytest.mark.parametrize("labels", [1, 40])
-def test_any_number_of_boxes(isa, device, count, labels):
+def test_fusion_matches_reference_for_any_number_of_boxes(isa, device, count, labels):
     given = detections(2, count, labels, device=device)
     close(detops.weighted_box_fusion(*given), reference(*given))
 
 
-def test_by_hand(device):
+def test_fusion_matches_hand_computed_boxes(device):
     one = torch.tensor([[0.0, 0, 10, 10], [40, 40, 60, 60]], device=device)
     other = torch.tensor([[2.0, 0, 12, 10], [40, 40, 60, 60]], device=device)
     scores = [torch.tensor([0.75, 0.5], device=device), torch.tensor([0.25, 0.5], device=device)]
     labels = [torch.tensor([1, 1], device=device), torch.tensor([1, 2], device=device)]
     boxes, fused, classes = detops.weighted_box_fusion([one, other], scores, labels)
-    # The second pair is of two labels: each is found by one model of two.
+    # The second pair has two labels: one of the two models found each.
     assert boxes.tolist() == [[0.5, 0, 10.5, 10], [40, 40, 60, 60], [40, 40, 60, 60]]
     assert fused.tolist() == [0.5, 0.25, 0.25] and classes.tolist() == [1, 1, 2]
     weighted = detops.weighted_box_fusion([one, other], scores, labels, [3, 1], conf_type="max")
     assert weighted[1].tolist() == pytest.approx([0.75, 0.5, 0.5 / 3])
 
 
-def test_a_fused_box_moves_as_boxes_join(device):
-    """The third box overlaps what the first two became, and neither of them enough."""
+def test_fused_box_moves_as_boxes_join(device):
+    """The third box overlaps the fusion of the first two enough, but neither of them alone."""
     boxes = [torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([[4.0, 0, 14, 10]])]
     boxes.append(torch.tensor([[1.9, 0, 12, 10.2]]))
     scores = [torch.tensor([s]) for s in (0.9, 0.8, 0.1)]
@@ -86,8 +86,8 @@ def test_a_fused_box_moves_as_boxes_join(device):
     assert len(detops.weighted_box_fusion(*given, iou_threshold=0.42)[1]) == 1
 
 
-def test_ties(isa, device):
-    """Equal scores in input order, equal overlaps with the first."""
+def test_fusion_resolves_ties_in_input_order(isa, device):
+    """Equal scores follow input order; equal overlaps join the first box."""
     box = [[0.0, 0, 10, 10], [8, 0, 18, 10], [4, 0, 14, 10], [0, 0, 10, 10]]
     given = [
         [torch.tensor(box, device=device, dtype=torch.double)] * 2,
@@ -99,7 +99,7 @@ def test_ties(isa, device):
         close(found, reference(*given, iou_threshold=threshold))
 
 
-def test_who_takes_no_part(isa, device):
+def test_fusion_ignores_malformed_boxes_and_scores(isa, device):
     nan, inf = math.nan, math.inf
     box = [
         [0.0, 0, 10, 10],
@@ -126,7 +126,7 @@ def test_who_takes_no_part(isa, device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("integer", [torch.int32, torch.uint8, torch.int64])
-def test_dtypes(device, dtype, integer):
+def test_fusion_computes_in_float64_and_keeps_dtypes(device, dtype, integer):
     boxes, scores, labels = detections(dtype=dtype, device=device)
     labels = [c.to(integer) for c in labels]
     found = detops.weighted_box_fusion(boxes, scores, labels)
@@ -140,7 +140,7 @@ def test_dtypes(device, dtype, integer):
     assert torch.equal(mixed[0], exact[0])
 
 
-def test_labels_that_are_far_apart(device):
+def test_fusion_accepts_extreme_labels(device):
     boxes, scores, labels = detections(device=device)
     far = torch.tensor([-(2**63), 2**63 - 1, 0], device=device)
     labels = [far[c] for c in labels]
@@ -149,7 +149,7 @@ def test_labels_that_are_far_apart(device):
     assert set(found[2].tolist()) == set(far.tolist())
 
 
-def test_layouts(device):
+def test_fusion_accepts_strided_tensors(device):
     boxes, scores, labels = detections(device=device)
     expected = detops.weighted_box_fusion(boxes, scores, labels)
     turned = [b.mT.contiguous().mT for b in boxes]
@@ -158,13 +158,13 @@ def test_layouts(device):
         assert torch.equal(a, b)
 
 
-def test_any_number_of_threads(two_threads):
+def test_any_number_of_threads_gives_the_same_bits(two_threads):
     given = detections(4, 2000, 30)
     one, two = two_threads(lambda: detops.weighted_box_fusion(*given))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_models_out_of_range(device, values_are_checked):
+def test_model_index_out_of_range_raises_or_is_ignored(device, values_are_checked):
     boxes, scores, labels = (torch.cat(parts) for parts in detections(2, device=device))
     models = torch.arange(80, device=device) // 40
     op, options = torch.ops.detops.weighted_box_fusion, ([1.0, 1.0], 0.5, 0.0, "avg", False)
@@ -183,7 +183,7 @@ def test_models_out_of_range(device, values_are_checked):
 
 
 @pytest.mark.slow
-def test_opcheck_and_compile():
+def test_fusion_passes_opcheck_and_compiles():
     boxes, scores, labels = detections(2)
     models = torch.arange(80) // 40
     given = (torch.cat(boxes), torch.cat(scores), torch.cat(labels), models, [1.0, 2.0])
@@ -200,14 +200,14 @@ def test_opcheck_and_compile():
         assert torch.equal(a, b)
 
 
-def test_a_gradient_is_refused():
+def test_backward_of_fusion_raises():
     boxes, scores, labels = detections(2)
     fused = detops.weighted_box_fusion([b.requires_grad_() for b in boxes], scores, labels)
     with pytest.raises(RuntimeError, match="derivative for detops::weighted_box_fusion is not"):
         fused[0].sum().backward()
 
 
-def test_bad_input(device):
+def test_fusion_rejects_bad_input(device):
     boxes, scores, labels = detections(2, 5, device=device)
     fuse = detops.weighted_box_fusion
     for call, message in (

@@ -19,7 +19,7 @@ def quads(count=40, kind="convex", dtype=torch.float64, device="cpu", seed=0):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["convex", "concave", "any"])
-def test_equals_the_reference(kind, dtype, device):
+def test_box_iou_quadri_matches_reference(kind, dtype, device):
     a, b = (quads(n, kind, dtype, device, seed=n) for n in (31, 23))
     rounding = 1e-6 if dtype == torch.float32 else 1e-11
     for mode in ("iou", "iof"):
@@ -35,11 +35,11 @@ def test_equals_the_reference(kind, dtype, device):
     assert torch.equal(detops.box_iou_quadri(a, b), detops.box_iou_quadri(b, a).t())
 
 
-def test_the_benchmarks_plain_versions_compute_the_same():
+def test_benchmark_baselines_match_quadri_ops():
     boxes = quads(60)
     boxes[::2] = boxes[::2].view(-1, 4, 2).flip(1).flatten(1)  # counter-clockwise
     corners = boxes.view(-1, 4, 2)
-    off = ~torch.eye(60, dtype=torch.bool)  # where sides coincide the plain version counts none
+    off = ~torch.eye(60, dtype=torch.bool)  # the plain version skips sides that coincide
     plain = plain_quad_iou(corners[:, None], corners)
     torch.testing.assert_close(detops.box_iou_quadri(boxes, boxes)[off], plain[off])
     scores = torch.rand(60, generator=torch.Generator().manual_seed(1))
@@ -48,7 +48,7 @@ def test_the_benchmarks_plain_versions_compute_the_same():
         assert torch.equal(keep, plain_nms_quadri(boxes, scores, threshold))
 
 
-def test_rotated_boxes_as_quadrilaterals():
+def test_quadrilaterals_of_rotated_boxes_match_box_iou_rotated():
     generator = torch.Generator().manual_seed(2)
     centre = torch.rand(50, 2, generator=generator, dtype=torch.double) * 60
     side = 5 + torch.rand(50, 2, generator=generator, dtype=torch.double) * 40
@@ -59,7 +59,7 @@ def test_rotated_boxes_as_quadrilaterals():
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-def test_known_values(device):
+def test_box_iou_quadri_matches_known_values(device):
     def iou(a, b, **how):
         a, b = (torch.tensor([x], dtype=torch.float64, device=device) for x in (a, b))
         return detops.box_iou_quadri(a, b, **how).item()
@@ -73,18 +73,18 @@ def test_known_values(device):
             assert iou(given, SQUARE, mode="iof") == pytest.approx(1)
             assert iou(SQUARE, given, mode="iof") == pytest.approx(0.25)
             assert iou(given, dart) == pytest.approx(1)
-            assert iou(given, [2.0, 2, 4, 2, 4, 4, 2, 4]) == 0  # in the bay
+            assert iou(given, [2.0, 2, 4, 2, 4, 4, 2, 4]) == 0  # in the notch of the dart
     assert iou(SQUARE, SQUARE) == 1
     assert iou(SQUARE, [4.0, 0, 8, 0, 8, 4, 4, 4]) == 0
     assert iou(SQUARE, [2.0, 0, 6, 0, 6, 4, 2, 4]) == pytest.approx(1 / 3)
     far = [x + (1e6 if i % 2 else -1e6) for i, x in enumerate(SQUARE)]
     moved = [x + (2 if i % 2 == 0 else 0) for i, x in enumerate(far)]
     assert iou(far, moved) == pytest.approx(1 / 3, abs=1e-12)
-    # A triangle, whose fourth corner repeats one.
+    # A triangle: its fourth corner repeats another.
     assert iou(SQUARE, [0.0, 0, 4, 0, 4, 4, 4, 4]) == pytest.approx(0.5)
 
 
-def test_without_a_value(device):
+def test_nonfinite_and_flat_quadrilaterals_have_zero_iou(device):
     odd = [
         SQUARE[:i] + [v] + SQUARE[i + 1 :] for i, v in ((0, math.nan), (3, math.inf), (7, math.nan))
     ]
@@ -100,7 +100,7 @@ def test_without_a_value(device):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["convex", "concave", "any"])
-def test_nms(kind, dtype, device, isa):
+def test_nms_quadri_matches_reference(kind, dtype, device, isa):
     for seed in range(6):
         boxes = quads(5 + 40 * seed, kind, dtype, device, seed)
         scores = torch.rand(len(boxes), generator=torch.Generator().manual_seed(seed))
@@ -118,8 +118,8 @@ def test_nms(kind, dtype, device, isa):
             assert torch.equal(keep.cpu(), greedy(scores, ious, threshold)), (seed, threshold)
 
 
-def test_nms_of_many(device):
-    """More than one chunk of the CUDA kernels."""
+def test_nms_quadri_matches_reference_on_many_boxes(device):
+    """The CUDA kernels need more than one chunk."""
     boxes = quads(700, "concave", torch.float32, device)
     scores = torch.rand(700, generator=torch.Generator().manual_seed(1))
     ious = detops.box_iou_quadri(boxes, boxes).cpu()
@@ -127,7 +127,7 @@ def test_nms_of_many(device):
     assert torch.equal(keep.cpu(), greedy(scores, ious, 0.2))
 
 
-def test_dtypes_layouts_and_nothing(device):
+def test_quadri_ops_accept_dtypes_layouts_and_empty_tensors(device):
     boxes = quads(30, dtype=torch.float32, device=device)
     scores = torch.linspace(0, 1, 30, device=device)
     strided = boxes.t().contiguous().t()
@@ -153,7 +153,7 @@ def test_dtypes_layouts_and_nothing(device):
 
 
 @pytest.mark.slow
-def test_opcheck_threads_and_bad_input(two_threads):
+def test_quadri_ops_pass_opcheck_and_reject_bad_input(two_threads):
     boxes = quads(300, "concave", torch.float32)
     scores = torch.rand(300)
     ops = torch.ops.detops

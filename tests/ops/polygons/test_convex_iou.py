@@ -9,11 +9,11 @@ import detops
 from detops.bench.polygons import plain_convex_giou, plain_convex_iou
 
 SQUARE = [0.0, 0, 4, 0, 4, 4, 0, 4]
-NINE = [0.0, 0, 4, 0, 4, 4, 0, 4, 2, 2, 1, 1, 3, 3, 2, 1, 1, 2]  # with the hull of the square
+NINE = [0.0, 0, 4, 0, 4, 4, 0, 4, 2, 2, 1, 1, 3, 3, 2, 1, 1, 2]  # its hull is the square
 
 
 def inputs(count=40, dtype=torch.float64, device="cpu", sets="spread", quads="convex"):
-    """Sets of points, and quadrilaterals of which some do not meet them."""
+    """Returns point sets and quadrilaterals; some pairs do not overlap."""
     generator = torch.Generator().manual_seed(0)
     points = reference.random_sets(generator, count, sets)
     polygons = reference.random_quads(generator, count, quads)
@@ -25,7 +25,7 @@ def inputs(count=40, dtype=torch.float64, device="cpu", sets="spread", quads="co
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("quads", ["convex", "concave"])
 @pytest.mark.parametrize("sets", ["spread", "gridded"])
-def test_equals_the_reference(sets, quads, dtype, device):
+def test_convex_iou_and_giou_match_reference(sets, quads, dtype, device):
     points, polygons = inputs(40, dtype, device, sets, quads)
     rounding = 1e-6 if dtype == torch.float32 else 1e-11
     close = dict(rtol=rounding, atol=rounding)
@@ -40,7 +40,7 @@ def test_equals_the_reference(sets, quads, dtype, device):
     torch.testing.assert_close(giou.cpu().double(), expected, **close)
 
 
-def test_the_benchmarks_plain_versions_compute_the_same():
+def test_benchmark_baselines_match_convex_ops():
     points, polygons = inputs()
     polygons[::2] = polygons[::2].view(-1, 4, 2).flip(1).flatten(1)  # counter-clockwise
     torch.testing.assert_close(
@@ -56,7 +56,7 @@ def test_the_benchmarks_plain_versions_compute_the_same():
 
 
 @pytest.mark.parametrize("quads", ["convex", "concave"])
-def test_derivatives(quads, device):
+def test_convex_giou_passes_gradcheck(quads, device):
     points, polygons = inputs(16, device=device, quads=quads)
     points.requires_grad_()
     assert gradcheck(detops.convex_giou, (points, polygons))
@@ -67,7 +67,7 @@ def test_derivatives(quads, device):
         slope.sum().backward()
 
 
-def test_known_values(device):
+def test_convex_iou_and_giou_match_known_values(device):
     def tensors(*rows):
         return [torch.tensor([row], dtype=torch.float64, device=device) for row in rows]
 
@@ -76,12 +76,12 @@ def test_known_values(device):
     assert detops.convex_giou(nine, square).item() == 1
     clockwise = square.view(1, 4, 2).flip(1).reshape(1, 8)
     assert detops.convex_iou(nine, clockwise).item() == 1
-    (dart,) = tensors([0.0, 0, 4, 0, 1, 1, 0, 4])  # half of a half of the square
+    (dart,) = tensors([0.0, 0, 4, 0, 1, 1, 0, 4])  # a quarter of the square
     assert detops.convex_iou(nine, dart).item() == pytest.approx(0.25)
     for turn in range(4):
         rolled = dart.view(1, 4, 2).roll(turn, 1).reshape(1, 8)
         assert detops.convex_iou(nine, rolled).item() == pytest.approx(0.25)
-    # Beside each other: the hull of both is 12 x 4, of which a third is empty.
+    # Next to each other: the hull of both is 12 x 4, and a third of it is empty.
     (beside,) = tensors([8.0, 0, 12, 0, 12, 4, 8, 4])
     assert detops.convex_giou(nine, beside).item() == pytest.approx(-1 / 3)
     far = torch.tensor([1e6, -1e6] * 9, dtype=torch.float64, device=device)
@@ -89,17 +89,17 @@ def test_known_values(device):
     assert detops.convex_iou(nine + far, third + far[:8]).item() == pytest.approx(1 / 3, abs=1e-12)
 
 
-def test_where_the_gradient_goes(device):
+def test_only_hull_points_receive_gradient(device):
     points = torch.tensor([NINE], dtype=torch.float64, device=device).requires_grad_()
     around = torch.tensor([[-1.0, -1, 9, -1, 9, 9, -1, 9]], dtype=torch.float64, device=device)
     (gradient,) = torch.autograd.grad(detops.convex_giou(points, around).sum(), points)
     assert (gradient[0, :8] != 0).all() and (gradient[0, 8:] == 0).all()
-    # A hull that is the quadrilateral: moving a corner inwards and outwards, the value falls.
+    # The hull equals the quadrilateral: moving a corner inwards or outwards lowers the value.
     square = torch.tensor([SQUARE], dtype=torch.float64, device=device)
     (gradient,) = torch.autograd.grad(detops.convex_giou(points, square).sum(), points)
     outward = (gradient[0, :8].view(4, 2) * (square.view(4, 2) - 2)).sum(1)
     assert (outward.abs() <= 0.5).all()
-    # Of equal points the first.
+    # The first of equal points receives the gradient.
     twice = points.detach().clone()
     twice[0, 8:] = twice[0, :10].clone()
     twice.requires_grad_()
@@ -107,7 +107,7 @@ def test_where_the_gradient_goes(device):
     assert (gradient[0, :8] != 0).all() and (gradient[0, 8:] == 0).all()
 
 
-def test_without_a_value(device):
+def test_nonfinite_points_give_zero_iou_and_nan_giou(device):
     nine = torch.tensor([NINE] * 4, device=device)
     square = torch.tensor([SQUARE] * 4, device=device)
     nine[1, 5], nine[2, 0] = math.nan, math.inf
@@ -119,7 +119,7 @@ def test_without_a_value(device):
     assert giou[0] == 1 and giou[1:3].isnan().all() and giou[3] == 0
     (gradient,) = torch.autograd.grad(giou[[0, 3]].sum(), nine)
     assert gradient[1:3].isnan().all() and gradient[[0, 3]].isfinite().all()
-    # A line and a point: no area, and no division by it.
+    # A line and a point have no area to divide by.
     flat = torch.tensor([[1.0, 1, 2, 2, 3, 3, 1, 1]], device=device)
     for points in (nine[3:].detach(), flat.repeat(1, 3)[:, :18]):
         assert detops.convex_iou(points, flat).item() == 0
@@ -129,7 +129,7 @@ def test_without_a_value(device):
         assert (torch.autograd.grad(value.sum(), points)[0] == 0).all()
 
 
-def test_on_the_device(device):
+def test_convex_ops_on_device_match_cpu(device):
     points, polygons = inputs(30, torch.float32, device)
     here = points.cpu(), polygons.cpu()
     assert torch.equal(detops.convex_iou(points, polygons).cpu(), detops.convex_iou(*here))
@@ -140,7 +140,7 @@ def test_on_the_device(device):
     assert torch.equal(a.cpu(), b)
 
 
-def test_dtypes_layouts_and_nothing(device):
+def test_convex_ops_accept_dtypes_layouts_and_empty_tensors(device):
     points, polygons = inputs(20, torch.float32, device)
     for dtype in (torch.float16, torch.bfloat16):
         half, single = points.to(dtype), points.to(dtype).float()
@@ -180,7 +180,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 
 
 @pytest.mark.slow
-def test_opcheck_and_vmap():
+def test_convex_ops_pass_opcheck_and_vmap():
     points, polygons = inputs(5, torch.float32)
     ops = torch.ops.detops
     torch.library.opcheck(ops.convex_iou.default, (points, polygons))
@@ -194,7 +194,7 @@ def test_opcheck_and_vmap():
     assert torch.equal(one, both)
 
 
-def test_bad_input():
+def test_convex_ops_reject_bad_input():
     points, polygons = inputs(3, torch.float32)
     with pytest.raises(RuntimeError, match=r"detops.convex_iou: pointsets must be \[N, 18\], got"):
         detops.convex_iou(polygons, polygons)

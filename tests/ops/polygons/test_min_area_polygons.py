@@ -15,7 +15,7 @@ def sets(count=60, kind="spread", dtype=torch.float64, device="cpu"):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["spread", "gridded"])
-def test_smallest_rectangle_around_the_points(kind, dtype, device):
+def test_min_area_polygons_finds_the_smallest_rectangle(kind, dtype, device):
     given = sets(60, kind, dtype, device)
     found = detops.min_area_polygons(given)
     assert found.dtype == dtype
@@ -34,15 +34,15 @@ def test_smallest_rectangle_around_the_points(kind, dtype, device):
                 assert -rounding * 10 <= along / length <= length + rounding * 10
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_min_area_polygons():
     given = sets()
     found, plain = detops.min_area_polygons(given), plain_min_area_polygons(given)
-    # An acute triangle has three such rectangles.
+    # An acute triangle has three such rectangles, so the test compares areas.
     areas = [[abs(reference.area(reference.points_of(p))) for p in x] for x in (found, plain)]
     assert areas[0] == pytest.approx(areas[1])
 
 
-def test_of_equal_rectangles_that_of_the_first_side(device):
+def test_first_side_wins_among_equal_rectangles(device):
     triangle = [0.0, 0, 8, 1, 3, 7] + [3.0, 3] * 6
     given = torch.tensor([triangle], dtype=torch.float64, device=device)
     for turn in range(3):
@@ -53,23 +53,23 @@ def test_of_equal_rectangles_that_of_the_first_side(device):
         torch.testing.assert_close(side / side.norm(), side.new_tensor([8, 1]) / 65**0.5)
 
 
-def test_known_values_and_order(device):
+def test_min_area_polygons_gives_known_corners_in_order(device):
     nine = [1.0, 1, 2, 2, 1, 2, 2, 1, 1, 3, 3, 1, 2, 3, 3, 2, 1.5, 1.5]
     long = [1.0, 1, 8, 8, 1, 2, 2, 1, 1, 3, 3, 1, 2, 3, 3, 2, 1.5, 1.5]
     found = detops.min_area_polygons(torch.tensor([nine, long], device=device)).cpu()
     assert found[0].tolist() == [3, 1, 1, 1, 1, 3, 3, 3]
-    # The side from (3, 1) to (8, 8), of slope 7 / 5.
+    # The side from (3, 1) to (8, 8) has slope 7 / 5.
     low, across = 74**-0.5, torch.tensor([5.0, 7])
     assert found[1, :2].tolist() == [8, 8]
     side = found[1, :2] - found[1, 2:4]
     torch.testing.assert_close(side / side.norm(), across * low)
-    # Turned by 45 degrees.
+    # A square rotated by 45 degrees.
     diamond = [0.0, -2, 2, 0, 0, 2, -2, 0] + [0.0, 0] * 5
     found = detops.min_area_polygons(torch.tensor([diamond], device=device)).cpu()
     torch.testing.assert_close(found, torch.tensor([[2.0, 0, 0, -2, -2, 0, 0, 2]]))
 
 
-def test_few_points_and_no_numbers(device):
+def test_flat_sets_give_flat_rectangles_and_nonfinite_give_nan(device):
     one = torch.tensor([[3.0, 4] * 9], device=device)
     assert detops.min_area_polygons(one).tolist() == [[3.0, 4] * 4]
     line = torch.tensor([[0.0, 0, 4, 0] + [2.0, 0] * 7], device=device)
@@ -79,7 +79,7 @@ def test_few_points_and_no_numbers(device):
     assert detops.min_area_polygons(odd).isnan().all()
 
 
-def test_dtypes_layouts_and_nothing(device):
+def test_op_accepts_dtypes_layouts_and_empty_tensors(device):
     given = sets(20, dtype=torch.float32, device=device)
     expected = detops.min_area_polygons(given)
     assert torch.equal(detops.min_area_polygons(given.t().contiguous().t()), expected)
@@ -91,7 +91,7 @@ def test_dtypes_layouts_and_nothing(device):
 
 
 @pytest.mark.slow
-def test_opcheck_threads_and_bad_input(two_threads):
+def test_op_passes_opcheck_and_rejects_bad_input(two_threads):
     given = sets(2000)
     torch.library.opcheck(torch.ops.detops.min_area_polygons.default, (given[:4],))
     one, two = two_threads(lambda: detops.min_area_polygons(given))

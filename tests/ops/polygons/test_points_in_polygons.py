@@ -26,7 +26,7 @@ def inputs(count=70, polygons=19, kind="convex", dtype=torch.float32, device="cp
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["convex", "concave", "any"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_equals_the_reference(kind, whole, dtype, device, isa):
+def test_points_in_polygons_matches_reference(kind, whole, dtype, device, isa):
     for count, polygons in ((1, 1), (70, 19), (9, 8), (33, 3)):
         points, quads = inputs(count, polygons, kind, dtype, device, whole)
         found = detops.points_in_polygons(points, quads)
@@ -35,13 +35,13 @@ def test_equals_the_reference(kind, whole, dtype, device, isa):
     assert found.any() or whole
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_points_in_polygons():
     points, quads = inputs(500, 40)
     found = detops.points_in_polygons(points, quads)
     assert found.any() and torch.equal(found, plain_points_in_polygons(points, quads))
 
 
-def test_borders_are_outside(device):
+def test_points_on_the_border_are_outside(device):
     square = torch.tensor([[0.0, 0, 4, 0, 4, 4, 0, 4]], device=device)
     on = [[0.0, 0], [4, 0], [4, 4], [0, 4], [2, 0], [4, 2], [2, 4], [0, 2]]
     beside = [[-1.0, 0], [5, 0], [-1, 4], [5, 4], [2, -1], [2, 5], [-1, 2], [5, 2]]
@@ -51,13 +51,13 @@ def test_borders_are_outside(device):
             torch.tensor(on + beside + within, device=device), polygon
         )
         assert found[:, 0].tolist() == [False] * 16 + [True] * 3
-    # At the height of a corner, which the ray to the right meets once or twice.
+    # Points level with a corner: their ray to the right meets it once or twice.
     kite = torch.tensor([[0.0, 0, 2, -2, 4, 0, 2, 2]], device=device)
     points = torch.tensor([[1.0, 0], [3, 0], [-1, 0], [0, 2], [0, -2]], device=device)
     assert detops.points_in_polygons(points, kite)[:, 0].tolist() == [True, True] + [False] * 3
 
 
-def test_numbers_that_are_none(device):
+def test_nonfinite_points_and_flat_polygons_are_outside(device):
     square = torch.tensor([[0.0, 0, 4, 0, 4, 4, 0, 4]], device=device)
     points = torch.tensor(
         [[math.nan, 2], [2, math.nan], [math.inf, 2], [2, -math.inf], [-math.inf, 2]], device=device
@@ -75,7 +75,7 @@ def test_numbers_that_are_none(device):
     ).any()
 
 
-def test_dtypes_layouts_and_nothing(device):
+def test_op_accepts_dtypes_layouts_and_empty_tensors(device):
     points, quads = inputs(40, 21, device=device)
     found = detops.points_in_polygons(points, quads)
     assert torch.equal(found.cpu(), detops.points_in_polygons(points.cpu(), quads.cpu()))
@@ -93,7 +93,7 @@ def test_dtypes_layouts_and_nothing(device):
 
 
 @pytest.mark.slow
-def test_opcheck_threads_and_bad_input(two_threads):
+def test_op_passes_opcheck_and_rejects_bad_input(two_threads):
     points, quads = inputs(3000, 37)
     torch.library.opcheck(torch.ops.detops.points_in_polygons.default, (points[:5], quads[:3]))
     one, two = two_threads(lambda: detops.points_in_polygons(points, quads))

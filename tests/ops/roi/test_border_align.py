@@ -12,7 +12,7 @@ POOL = 5
 
 
 def inputs(channels=5, count=7, dtype=torch.float32, device="cpu", images=2):
-    """Boxes that reach beyond the map, one of which is a point."""
+    """Returns a feature map and boxes that reach beyond it; one box per image is a point."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(images, 4 * channels, 9, 11, generator=generator)
     low = torch.rand(images, count, 2, generator=generator) * 12 - 3
@@ -30,7 +30,7 @@ def with_gradient(x, boxes):
 
 @pytest.mark.parametrize("pool_size", [1, 5, 30])
 @pytest.mark.parametrize(("channels", "count"), [(1, 1), (5, 7), (17, 33), (70, 2)])
-def test_equals_the_reference(isa, device, channels, count, pool_size):
+def test_border_align_matches_reference(isa, device, channels, count, pool_size):
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
         x, boxes = inputs(channels, count, dtype, device)
         found = detops.border_align(x, boxes, pool_size)
@@ -40,19 +40,19 @@ def test_equals_the_reference(isa, device, channels, count, pool_size):
         if dtype == torch.float64:
             _, argmax = torch.ops.detops.border_align_forward(x, boxes, pool_size)
             same = argmax.cpu() == numbers
-            same[:, :, :1] = True  # a box that is a point has all samples in one place
+            same[:, :, :1] = True  # all samples of a point box coincide
             assert same.all()
 
 
 @pytest.mark.parametrize("channels", [1, 5, 130])
-def test_gradients_are_those_of_double(isa, device, channels):
+def test_gradients_match_float64(isa, device, channels):
     single = with_gradient(*inputs(channels, device=device))
     x, boxes = (t.detach().double().cpu() for t in inputs(channels))
     for a, b in zip(single, with_gradient(x.requires_grad_(), boxes), strict=True):
         torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=1e-4)
 
 
-def test_derivatives(device):
+def test_border_align_passes_gradcheck(device):
     x, boxes = inputs(2, 3, torch.float64, device)
     assert gradcheck(lambda x: detops.border_align(x, boxes, POOL), (x,))
     output = detops.border_align(x, boxes, POOL)
@@ -61,14 +61,14 @@ def test_derivatives(device):
         grad.sum().backward()
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_border_align():
     x, boxes = inputs()
     boxes = boxes.clamp(1, 8)
     found = detops.border_align(x, boxes, 10)
     torch.testing.assert_close(found, plain_border_align(x, boxes))
 
 
-def test_layouts_and_strides(device):
+def test_border_align_accepts_any_layout(device):
     x, boxes = (t.detach() for t in inputs(6, device=device))
     expected = detops.border_align(x, boxes, POOL)
     last = x.contiguous(memory_format=torch.channels_last)
@@ -95,7 +95,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_the_order_of_the_samples_and_the_first_of_equals(isa, device):
+def test_first_of_equal_samples_gets_the_gradient(isa, device):
     x = torch.zeros(1, 4, 6, 6, device=device)
     x[..., 1, 1] = x[..., 4, 4] = x[..., 1, 4] = x[..., 4, 1] = 5
     x.requires_grad_()
@@ -108,7 +108,7 @@ def test_the_order_of_the_samples_and_the_first_of_equals(isa, device):
     assert torch.equal(grad, expected)
 
 
-def test_beyond_the_map_is_zero_without_a_gradient(isa, device):
+def test_samples_beyond_the_map_are_zero_without_gradient(isa, device):
     x = torch.full((1, 4, 4, 4), -1.0, device=device, requires_grad=True)
     box = torch.tensor([[[1.0, 1, 9, 9]]], device=device)
     found = detops.border_align(x, box, 8)
@@ -116,7 +116,7 @@ def test_beyond_the_map_is_zero_without_a_gradient(isa, device):
     assert not found.any() and not grad.any()
 
 
-def test_what_is_not_finite(isa, device):
+def test_maximum_skips_nan_and_zero_weight_pixels(isa, device):
     x = torch.zeros(1, 8, 4, 4, device=device)
     box = torch.tensor([[[1.0, 1, 2, 2]]], device=device)
     x[..., 1, 1] = math.nan
@@ -125,7 +125,7 @@ def test_what_is_not_finite(isa, device):
     assert (detops.border_align(x, box, 1) == -math.inf).all()
     x[..., 1:3, 1:3] = math.nan
     assert detops.border_align(x, box, 1).isnan().all()
-    x[..., 1:3, 1:3], x[..., 3, :] = 1, math.inf  # beside what is read, with a weight of 0
+    x[..., 1:3, 1:3], x[..., 3, :] = 1, math.inf  # next to the read pixels, with a weight of 0
     assert (detops.border_align(x, box, 1) == 1).all()
     for place in (math.nan, math.inf, -math.inf, 1e30):
         found = detops.border_align(x, torch.full((1, 3, 4), place, device=device), 10)
@@ -133,12 +133,12 @@ def test_what_is_not_finite(isa, device):
 
 
 @pytest.mark.parametrize(("channels", "count"), [(0, 3), (3, 0)])
-def test_nothing_to_do(device, poison, channels, count):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, poison, channels, count):
     found = with_gradient(*inputs(channels, count, device=device))
     assert found[0].shape == (2, channels, count, 4) and not found[1].any()
 
 
-def test_samples_that_are_anything_are_safe(device):
+def test_backward_ignores_invalid_argmax(device):
     _, boxes = inputs(device=device)
     grad = torch.ones(2, 5, 7, 4, device=device)
     for number in (-(2**31), -1, POOL + 1, 2**31 - 1):
@@ -147,7 +147,7 @@ def test_samples_that_are_anything_are_safe(device):
 
 
 @pytest.mark.slow
-def test_module_opcheck_and_vmap():
+def test_op_passes_opcheck_and_matches_module_and_vmap():
     x, boxes = (t.detach() for t in inputs())
     module = detops.BorderAlign(POOL)
     expected = detops.border_align(x, boxes, POOL)
@@ -161,7 +161,7 @@ def test_module_opcheck_and_vmap():
     assert torch.equal(both, torch.stack([expected, 2 * expected]))
 
 
-def test_bad_input():
+def test_border_align_rejects_bad_input():
     x, boxes = inputs()
     with pytest.raises(RuntimeError, match="input must have a multiple of 4 channels, got 19"):
         detops.border_align(x[:, :19], boxes)

@@ -26,7 +26,7 @@ KINDS = {
 
 
 def arguments(kind, shape=(2, 11, 13), count=7, scale=0.5, dtype=torch.float32, layout=None):
-    """Input, boxes, offset, and what follows, for deform_psroi_pooling."""
+    """Returns input, boxes, offset and the remaining arguments of deform_psroi_pooling."""
     channels, group, part, classes, size, samples = KINDS[kind]
     generator = torch.Generator().manual_seed(0)
     images, height, width = shape
@@ -58,7 +58,7 @@ def gradients(pooled, inputs):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equals_every_sample_in_float64(isa, device, layout, kind, dtype, poison):
+def test_pooling_matches_float64_reference(isa, device, layout, kind, dtype, poison):
     x, rois, offset, rest = arguments(kind, dtype=dtype, layout=layout)
     expected = Reference(x, rois, offset, *rest)
     x, rois, offset = moved(device, x, rois, offset)
@@ -87,18 +87,18 @@ def test_equals_every_sample_in_float64(isa, device, layout, kind, dtype, poison
 
 
 @pytest.mark.parametrize("kind", ["one group", "classes", "groups", "no offsets"])
-def test_gradients(device, kind):
+def test_pooling_passes_gradcheck(device, kind):
     x, rois, offset, rest = arguments(kind, (1, 5, 6), 3, 0.7, torch.double)
     x, rois, offset = moved(device, x, rois, offset)
 
     def call(x, offset):
         return detops.deform_psroi_pooling(x, rois, offset, *rest)
 
-    # Steps too short to carry a sample over the edge of a pixel, where there is no derivative.
+    # Short steps keep samples off the edges of pixels, where the derivative does not exist.
     assert gradcheck(call, (x, offset), eps=1e-7, atol=1e-5)
 
 
-def test_no_offsets_and_offsets_of_zero_agree(device):
+def test_missing_and_zero_offsets_agree(device):
     x, rois, offset, rest = arguments("one group")
     x, rois, offset = moved(device, x, rois, offset)
     none = detops.deform_psroi_pooling(x, rois, None, *rest)
@@ -109,7 +109,7 @@ def test_no_offsets_and_offsets_of_zero_agree(device):
     assert torch.equal(none, detops.deform_psroi_pooling(x, rois, empty, *rest, no_trans=True))
 
 
-def test_module_and_defaults(device):
+def test_module_matches_op_with_defaults(device):
     x, rois, offset, (size, scale, channels, *_) = arguments("one group")
     x, rois, offset = moved(device, x, rois, offset)
     module = detops.DeformPSRoIPooling(3, scale, channels, trans_std=0.2)
@@ -143,7 +143,7 @@ def test_half_precision_is_float32_rounded_once(isa, device, dtype, kind, layout
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["one group", "classes", "groups", "many channels"])
-def test_same_bits_for_any_threads_and_every_run(isa, two_threads, kind, layout):
+def test_every_run_and_thread_count_give_the_same_bits(isa, two_threads, kind, layout):
     x, rois, offset, rest = arguments(kind, count=150, layout=layout)
 
     def both():
@@ -155,7 +155,7 @@ def test_same_bits_for_any_threads_and_every_run(isa, two_threads, kind, layout)
         assert torch.equal(a, b)
 
 
-def test_vmap_and_func_grad():
+def test_vmap_and_func_grad_match_loop():
     x, rois, offset, rest = (*moved("cpu", *arguments("classes")[:3]), arguments("classes")[3])
     x, offset = (torch.stack([t.detach(), t.detach() + 1, 2 * t.detach()]) for t in (x, offset))
     rois = torch.stack([rois] * 3)
@@ -175,7 +175,7 @@ def test_vmap_and_func_grad():
         torch.testing.assert_close(a, b)
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_raise():
     x, rois, offset, rest = arguments("one group")
     pooled = detops.deform_psroi_pooling(x, rois, offset, *rest)
     (grad,) = torch.autograd.grad(pooled.sum(), x, create_graph=True)
@@ -184,7 +184,7 @@ def test_second_derivatives_are_refused():
 
 
 @pytest.mark.parametrize("index", [2, -1, 1e6, math.nan])
-def test_batch_index_out_of_range(device, values_are_checked, index):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked, index):
     x, rois, offset, rest = arguments("groups")
     x, rois, offset = moved(device, x, rois, offset)
     whole = detops.deform_psroi_pooling(x, rois, offset, *rest)
@@ -220,7 +220,7 @@ def test_any_boxes_pool_to_finite_values(boxes, shift, group, last):
     assert of_x.isfinite().all()
 
 
-def test_nothing_outside_the_bins_leaks_in(isa, device):
+def test_pixels_outside_the_bins_do_not_leak_in(isa, device):
     x = torch.full((1, 20, 14, 40), math.nan, device=device)
     x[:, :, 3:9, 10:20] = 1.0
     rois = torch.tensor([[0.0, 12, 4, 16, 6]], device=device)
@@ -230,7 +230,7 @@ def test_nothing_outside_the_bins_leaks_in(isa, device):
 
 @pytest.mark.parametrize(("images", "count"), [(2, 0), (0, 0)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_empty(device, images, count, layout):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, images, count, layout):
     x = torch.zeros(images, 8, 4, 4, device=device).contiguous(memory_format=layout)
     offset = torch.zeros(count, 2, 3, 3, device=device, requires_grad=True)
     rois = torch.zeros(count, 5, device=device)
@@ -240,7 +240,7 @@ def test_empty(device, images, count, layout):
     assert (x.grad == 0).all() and x.grad.shape == x.shape and offset.grad.shape == offset.shape
 
 
-def test_non_contiguous(device):
+def test_pooling_accepts_strided_tensors(device):
     x, rois, offset, rest = arguments("groups")
     wide = x.detach().repeat_interleave(2, 3).to(device)[..., ::2]
     expected = detops.deform_psroi_pooling(wide.contiguous(), *moved(device, rois, offset), *rest)
@@ -281,7 +281,7 @@ def call(x=X, rois=R, offset=O, size=2, scale=1.0, channels=2, group=2, **more):
         (dict(offset=O.repeat(1, 2, 1, 1)[:, :6]), "multiple of offset's classes.*3.*got 2"),
     ],
 )
-def test_bad_input(arguments, message):
+def test_pooling_rejects_bad_input(arguments, message):
     with pytest.raises(RuntimeError, match="detops.deform_psroi_pooling: .*" + message):
         call(**arguments)
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
@@ -306,7 +306,7 @@ def test_bad_input(arguments, message):
         (torch.zeros(3, 2, 2, 2), torch.zeros(3), r"count must be \[3, 2, 2, 2\], got"),
     ],
 )
-def test_bad_gradients(grad, count, message):
+def test_backward_rejects_bad_gradients(grad, count, message):
     with pytest.raises(RuntimeError, match="detops.deform_psroi_pooling_backward: " + message):
         _C.deform_psroi_pool_backward(grad, X, R, O, count, 1.0, 2, 2, 4, 0.1)
 
@@ -314,7 +314,7 @@ def test_bad_gradients(grad, count, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one group", "groups", "no offsets"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_opcheck(device, kind, layout):
+def test_pooling_passes_opcheck(device, kind, layout):
     x, rois, offset, rest = arguments(kind, layout=layout)
     x, rois, offset = (None if t is None else t.detach().to(device) for t in (x, rois, offset))
     size, scale, channels, group, part, samples, std = rest
@@ -327,7 +327,7 @@ def test_opcheck(device, kind, layout):
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_pooling_matches_eager():
     def call(x, rois, offset):
         return detops.deform_psroi_pooling(x, rois, offset, 3, 0.5, 4, trans_std=0.1).square().sum()
 

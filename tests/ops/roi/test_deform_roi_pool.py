@@ -14,7 +14,7 @@ SIZE, SCALE, GAMMA = (2, 3), 0.5, 0.4
 
 
 def inputs(channels=5, count=6, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
-    """RoIs that reach beyond the map, and bins that are moved beyond it."""
+    """Returns a feature map, RoIs that reach beyond it and offsets that move bins beyond it."""
     x, boxes, generator = map_and_rois(channels, count, dtype, device, layout)
     offset = torch.randn(count, 2, *SIZE, generator=generator)
     return x, boxes, offset.to(device, dtype).requires_grad_()
@@ -33,7 +33,7 @@ def with_gradients(call, x, boxes, offset):
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("ratio", [0, 1, 3])
 @pytest.mark.parametrize("channels", [1, 5, 17, 70])
-def test_equals_the_reference(isa, device, channels, ratio, layout):
+def test_deform_roi_pool_matches_reference(isa, device, channels, ratio, layout):
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
         args = inputs(channels, dtype=dtype, device=device, layout=layout)
         for offset in (args[2], None):
@@ -48,7 +48,7 @@ def test_equals_the_reference(isa, device, channels, ratio, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("channels", [1, 5, 130])
-def test_gradients_are_those_of_double(isa, device, channels, layout):
+def test_gradients_match_float64(isa, device, channels, layout):
     single = with_gradients(pool, *inputs(channels, device=device, layout=layout))
     args = [t.detach().double().cpu() for t in inputs(channels)]
     double = with_gradients(pool, args[0].requires_grad_(), args[1], args[2].requires_grad_())
@@ -58,7 +58,7 @@ def test_gradients_are_those_of_double(isa, device, channels, layout):
         torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=1e-4 * scale)
 
 
-def test_derivatives(device):
+def test_deform_roi_pool_passes_gradcheck(device):
     x, boxes, offset = inputs(2, 3, torch.float64, device)
     for ratio in (0, 2):
         assert gradcheck(lambda x, o, r=ratio: pool(x, boxes, o, r), (x, offset))
@@ -68,14 +68,14 @@ def test_derivatives(device):
         slope.sum().backward()
 
 
-def test_without_offsets_it_is_roi_align(device):
+def test_pooling_without_offsets_is_roi_align(device):
     x, boxes, offset = inputs(device=device)
     aligned = detops.roi_align(x, boxes, SIZE, SCALE, 2, aligned=True)
     torch.testing.assert_close(pool(x, boxes, None), aligned)
     torch.testing.assert_close(pool(x, boxes, torch.zeros_like(offset)), aligned)
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_deform_roi_pool():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 3, 20, 30, generator=generator)
     boxes = torch.rand(4, 4, generator=generator).cumsum(1) * 60 + 40
@@ -99,7 +99,7 @@ def test_half_precision_rounds_once(isa, device, dtype, layout):
         assert a.dtype == dtype and torch.equal(a, b.to(dtype))
 
 
-def test_one_gradient_alone(device):
+def test_single_gradient_equals_joint_gradient(device):
     x, boxes, offset = inputs(device=device)
     both = torch.autograd.grad(pool(x, boxes, offset).square().sum(), (x, offset))
     (alone,) = torch.autograd.grad(pool(x, boxes, offset.detach()).square().sum(), x)
@@ -114,7 +114,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_boxes_and_offsets_without_a_place(device):
+def test_nonfinite_boxes_and_offsets_pool_to_zero(device):
     x, _, _ = inputs(3, device=device)
     nan, inf = math.nan, math.inf
     places = [[0.0, nan, 2, 8, 9], [0, 1, 2, inf, 9], [0, 9, 9, 3, 3], [0, 2, 2, 3e9, 3e9]]
@@ -130,14 +130,14 @@ def test_boxes_and_offsets_without_a_place(device):
 
 
 @pytest.mark.parametrize(("channels", "count"), [(0, 3), (3, 0)])
-def test_nothing_to_do(device, poison, channels, count):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, poison, channels, count):
     args = inputs(channels, count, device=device)
     found = with_gradients(pool, *args)
     assert found[0].shape == (count, channels, *SIZE)
     assert found[1].abs().sum() == 0 and found[2].abs().sum() == 0
 
 
-def test_batch_index_out_of_range(device, values_are_checked):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked):
     x, boxes, offset = inputs(device=device)
     boxes[1, 0] = 2
     if values_are_checked:
@@ -148,7 +148,7 @@ def test_batch_index_out_of_range(device, values_are_checked):
 
 
 @pytest.mark.slow
-def test_list_module_opcheck_and_vmap():
+def test_op_passes_opcheck_and_matches_list_module_and_vmap():
     x, boxes, offset = (t.detach() for t in inputs())
     boxes = boxes[boxes[:, 0].argsort()]
     expected = pool(x, boxes, offset)
@@ -166,7 +166,7 @@ def test_list_module_opcheck_and_vmap():
     assert torch.equal(both, torch.stack([expected, 2 * expected]))
 
 
-def test_bad_input():
+def test_deform_roi_pool_rejects_bad_input():
     x, boxes, offset = inputs()
     with pytest.raises(
         RuntimeError, match=r"detops.deform_roi_pool: offset must be \[6, 2, 2, 3\]"

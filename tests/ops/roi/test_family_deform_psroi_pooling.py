@@ -8,7 +8,7 @@ from detops import _C
 
 
 class FamilyPooling(torch.autograd.Function):
-    """The op as detectors of the maskrcnn-benchmark family call it."""
+    """Calls the op as detectors of the maskrcnn-benchmark family do."""
 
     @staticmethod
     def forward(ctx, data, rois, trans, no_trans, scale, channels, group, size, part, samples, std):
@@ -31,7 +31,7 @@ class FamilyPooling(torch.autograd.Function):
 
 @pytest.mark.parametrize("kind", ["one group", "classes", "groups", "many channels"])
 @pytest.mark.parametrize("no_trans", [False, True])
-def test_the_familys_functions(device, kind, no_trans):
+def test_family_functions_match_op(device, kind, no_trans):
     x, rois, offset, (size, scale, channels, *rest) = arguments(kind)
     x, rois, offset = moved(device, x, rois, offset)
     group, part, samples, std = rest
@@ -50,7 +50,7 @@ def test_the_familys_functions(device, kind, no_trans):
     assert no_trans or torch.equal(family_offset, of_offset[0])
 
 
-def test_the_familys_functions_add_to_gradients_and_size_buffers(device):
+def test_family_functions_add_to_gradients_and_resize_buffers(device):
     x, rois, offset, (size, scale, channels, *rest) = arguments("classes")
     x, rois, offset = (t.detach() for t in moved(device, x, rois, offset))
     options = (0, scale, channels, rest[0], size[0], *rest[1:])
@@ -71,7 +71,7 @@ def test_the_familys_functions_add_to_gradients_and_size_buffers(device):
         _C.deform_psroi_pooling_backward(*args[:3], offset[:, :1], counted, of_x, of_x, *options)
 
 
-def test_the_familys_functions_on_fake_tensors():
+def test_family_functions_accept_meta_tensors():
     x, rois, offset, (size, scale, channels, *rest) = arguments("classes")
     x, rois, offset = (t.detach().to("meta") for t in (x, rois, offset))
     output, counted = x.new_empty(0), x.new_empty(0)

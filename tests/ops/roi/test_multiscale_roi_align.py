@@ -48,7 +48,9 @@ def level_by_level(maps, boxes, size, sampling_ratio, aligned):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sampling_ratio", [-1, 2])
 @pytest.mark.parametrize("aligned", [False, True])
-def test_equals_level_by_level(isa, device, layout, sampling_ratio, aligned):
+def test_multiscale_roi_align_matches_level_by_level_pooling(
+    isa, device, layout, sampling_ratio, aligned
+):
     maps = [m.to(device) for m in pyramid(2, 20, (256, 320), layout)]
     boxes = [b.to(device) for b in boxes_of_all_sizes(2, 60, 700)]
     ours = detops.multiscale_roi_align(maps, boxes, 7, SCALES, sampling_ratio, aligned)
@@ -64,7 +66,7 @@ def test_equals_level_by_level(isa, device, layout, sampling_ratio, aligned):
 
 
 @pytest.mark.parametrize("image", [(256, 320), (416, 96), (96, 416)])
-def test_module_is_a_drop_in(image):
+def test_module_matches_torchvision(image):
     names = ["a", "b", "c", "d"]
     maps = dict(zip(names, pyramid(2, 8, image), strict=True)) | {"pool": torch.zeros(2, 8, 1, 1)}
     boxes, shapes = boxes_of_all_sizes(2, 40, 300), [image, (image[0] - 3, image[1] - 7)]
@@ -74,7 +76,7 @@ def test_module_is_a_drop_in(image):
 
 
 def test_module_infers_scales_on_every_call():
-    # Maps of a narrow image: rounding by the strides distorts its shorter side most.
+    # The image is narrow: rounding by the strides distorts its shorter side most.
     module = detops.MultiScaleRoIAlign(["a"], 2, 2)
     for stride in (4, 8):
         x = torch.randn(1, 2, 800 // stride, -(-50 // stride))
@@ -85,8 +87,8 @@ def test_module_infers_scales_on_every_call():
         module({"b": x}, boxes, [(800, 50)])
 
 
-def test_level_boundaries():
-    # Every map holds the number of its level, and every box lies inside every map.
+def test_box_size_selects_the_level():
+    # Every feature map holds its level number and contains every box.
     maps = [torch.full((1, 1, 512 >> i, 512 >> i), float(i)) for i in range(4)]
     sides = [1.0, 111.9, 112, 223.9, 224, 447.9, 448, 895.9, 896]
     boxes = [torch.tensor([[0.0, 0, side, side] for side in sides])]
@@ -95,7 +97,7 @@ def test_level_boundaries():
     assert pooled.flatten().tolist() == reference.roi_levels(boxes[0], 4).tolist()
 
 
-def test_gradients():
+def test_multiscale_roi_align_passes_gradcheck():
     maps = pyramid(1, 2, (64, 64), dtype=torch.double)
     boxes = [torch.tensor([[3.0, 4, 30, 50], [0, 0, 300, 200], [5, 5, 160, 190]]).double()]
 
@@ -106,7 +108,7 @@ def test_gradients():
     assert gradgradcheck(call, maps)
 
 
-def test_vmap():
+def test_vmap_matches_loop():
     maps = [torch.stack([m.detach(), 2 * m.detach()]) for m in pyramid(2, 3, (64, 64))]
     rois = torch.tensor([[0.0, 3, 4, 30, 50], [1, 0, 0, 300, 200]])
 
@@ -122,7 +124,7 @@ def test_vmap():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_same_bits_for_any_threads(two_threads, layout):
+def test_any_number_of_threads_gives_the_same_bits(two_threads, layout):
     maps, boxes = pyramid(2, 20, (128, 128), layout), boxes_of_all_sizes(2, 200, 300)
 
     def both():
@@ -134,7 +136,7 @@ def test_same_bits_for_any_threads(two_threads, layout):
 
 
 @pytest.mark.slow
-def test_opcheck_and_compile():
+def test_multiscale_roi_align_passes_opcheck_and_compiles():
     maps, rois = [m.detach() for m in pyramid(2, 3, (64, 64))], torch.rand(4, 5)
     shared = (2, False, 224.0, 4)
     torch.library.opcheck(
@@ -157,7 +159,7 @@ def test_opcheck_and_compile():
         torch.testing.assert_close(a, b)
 
 
-def test_empty():
+def test_empty_input_gives_empty_output_and_zero_gradient():
     maps = pyramid(2, 3, (64, 64))
     pooled = detops.multiscale_roi_align(maps, [torch.zeros(0, 4)] * 2, 7, SCALES)
     assert pooled.shape == (0, 3, 7, 7)
@@ -179,7 +181,7 @@ M, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)
         ([M], [-1.0], "spatial_scales must be positive"),
     ],
 )
-def test_bad_input(maps, scales, message):
+def test_multiscale_roi_align_rejects_bad_input(maps, scales, message):
     with pytest.raises(RuntimeError, match=f"detops.multiscale_roi_align: {message}"):
         detops.multiscale_roi_align(maps, R, 2, scales)
     rois = R.clone()

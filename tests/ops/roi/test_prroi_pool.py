@@ -14,7 +14,7 @@ SIZE, SCALE = (2, 3), 0.5
 
 
 def inputs(channels=5, count=6, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
-    """RoIs that reach beyond the map, one of which begins and ends on pixels."""
+    """Returns a feature map and RoIs that reach beyond it; one RoI begins and ends on pixels."""
     x, boxes, _ = map_and_rois(channels, count, dtype, device, layout)
     boxes[:1, 1:] = torch.tensor([4, 4, 16, 16])
     return x, boxes.requires_grad_()
@@ -33,7 +33,7 @@ def with_gradients(x, boxes):
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (14, 14)])
 @pytest.mark.parametrize("channels", [1, 5, 17, 70])
-def test_equals_the_reference(isa, device, channels, size, layout):
+def test_prroi_pool_matches_reference(isa, device, channels, size, layout):
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
         x, boxes = inputs(channels, dtype=dtype, device=device, layout=layout)
         found = detops.prroi_pool(x, boxes, size, SCALE)
@@ -44,7 +44,7 @@ def test_equals_the_reference(isa, device, channels, size, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("channels", [1, 5, 130])
-def test_gradients_are_those_of_double(isa, device, channels, layout):
+def test_gradients_match_float64(isa, device, channels, layout):
     single = with_gradients(*inputs(channels, device=device, layout=layout))
     x, boxes = (t.detach().double().cpu().requires_grad_() for t in inputs(channels))
     double = with_gradients(x, boxes)
@@ -54,7 +54,7 @@ def test_gradients_are_those_of_double(isa, device, channels, layout):
         torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=1e-4 * scale)
 
 
-def test_derivatives(device):
+def test_prroi_pool_passes_gradcheck(device):
     x, boxes = inputs(2, 3, torch.float64, device)
     index, corners = boxes.detach()[:, :1], boxes.detach()[:, 1:].requires_grad_()
     assert gradcheck(lambda x, c: pool(x, torch.cat([index, c], 1)), (x, corners))
@@ -63,7 +63,7 @@ def test_derivatives(device):
         slope.sum().backward()
 
 
-def test_short_bins_lose_no_precision(isa, device):
+def test_short_bins_keep_precision(isa, device):
     x, _ = inputs(3, device=device)
     box = torch.tensor([[0.0, 8.3, 6.1, 8.3005, 6.1005]], device=device)
     found = detops.prroi_pool(x, box, 1, SCALE)
@@ -72,7 +72,7 @@ def test_short_bins_lose_no_precision(isa, device):
     torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_prroi_pool():
     x, boxes = inputs()
     boxes = boxes.detach()
     boxes[:, 0] = 0
@@ -95,7 +95,7 @@ def test_half_precision_rounds_once(isa, device, dtype, layout):
         torch.testing.assert_close(a, b.to(dtype), rtol=0.01, atol=1e-5)
 
 
-def test_one_gradient_alone(device):
+def test_single_gradient_equals_joint_gradient(device):
     x, boxes = inputs(device=device)
     both = torch.autograd.grad(pool(x, boxes).square().sum(), (x, boxes))
     (alone,) = torch.autograd.grad(pool(x, boxes.detach()).square().sum(), x)
@@ -110,13 +110,13 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_beside_the_map_the_surface_falls_to_zero(device):
+def test_surface_falls_to_zero_next_to_the_map(device):
     x = torch.ones(1, 1, 4, 4, device=device)
     boxes = torch.tensor([[0.0, -1, 0, 0, 1], [0, 3, 1, 4, 2], [0, 4, 0, 5, 1]], device=device)
     assert detops.prroi_pool(x, boxes, 1).flatten().tolist() == [0.5, 0.5, 0]
 
 
-def test_boxes_without_a_place(device):
+def test_nonfinite_and_flat_boxes_pool_to_zero(device):
     x, _ = inputs(3, device=device)
     nan, inf = math.nan, math.inf
     places = [[nan, 2, 8, 9], [1, 2, inf, 9], [9, 9, 3, 12], [5, 5, 5, 9], [2, 2, 3e9, 3e9]]
@@ -129,13 +129,13 @@ def test_boxes_without_a_place(device):
 
 
 @pytest.mark.parametrize(("channels", "count"), [(0, 3), (3, 0)])
-def test_nothing_to_do(device, poison, channels, count):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, poison, channels, count):
     found = with_gradients(*inputs(channels, count, device=device))
     assert found[0].shape == (count, channels, *SIZE)
     assert not found[1].any() and not found[2].any()
 
 
-def test_batch_index_out_of_range(device, values_are_checked):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked):
     x, boxes = (t.detach() for t in inputs(device=device))
     boxes[1, 0] = 2
     if values_are_checked:
@@ -146,7 +146,7 @@ def test_batch_index_out_of_range(device, values_are_checked):
 
 
 @pytest.mark.slow
-def test_list_module_opcheck_and_vmap():
+def test_op_passes_opcheck_and_matches_list_module_and_vmap():
     x, boxes = (t.detach() for t in inputs())
     boxes = boxes[boxes[:, 0].argsort()]
     expected = pool(x, boxes)
@@ -162,7 +162,7 @@ def test_list_module_opcheck_and_vmap():
     assert torch.equal(both, torch.stack([expected, 2 * expected]))
 
 
-def test_bad_input():
+def test_prroi_pool_rejects_bad_input():
     x, boxes = inputs()
     with pytest.raises(RuntimeError, match=r"detops.prroi_pool: boxes must be \[K, 5\]"):
         pool(x, boxes[:, 1:])

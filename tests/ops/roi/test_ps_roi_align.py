@@ -14,12 +14,12 @@ from torch.autograd import gradcheck, gradgradcheck
 import detops
 from detops import _C
 
-# Op, and what follows the scale among its arguments.
+# Op, and its arguments after the scale.
 OPS = [("ps_roi_align", (2,)), ("ps_roi_align", (-1,)), ("ps_roi_align", (3,)), ("ps_roi_pool", ())]
 
 
 def proper(rois):
-    """Of positive size: torchvision divides nothing by no samples where sampling is adaptive."""
+    """Makes RoI sizes positive: adaptive sampling in torchvision divides 0 by 0 otherwise."""
     return torch.cat([rois[:, :3], rois[:, 1:3] + (rois[:, 3:] - rois[:, 1:3]).abs() + 1], 1)
 
 
@@ -31,7 +31,7 @@ def proper(rois):
     [((2, 25, 31), 10, (7, 5)), ((1, 40, 33), 3, (1, 1)), ((2, 20, 6), 1, (3, 12)),
      ((1, 1, 1), 2, (2, 2)), ((3, 2, 40), 6, (3, 4)), ((1, 30, 2), 4, (5, 2))],
 )  # fmt: skip
-def test_equals_torchvision(isa, device, layout, dtype, op, extra, shape, groups, size):
+def test_ps_roi_ops_match_torchvision(isa, device, layout, dtype, op, extra, shape, groups, size):
     n, height, width = shape
     x = feature_map(
         n, groups * size[0] * size[1], height, width, layout=layout, dtype=dtype, device=device
@@ -45,7 +45,7 @@ def test_equals_torchvision(isa, device, layout, dtype, op, extra, shape, groups
         torch.testing.assert_close(ours, expected, atol=atol, rtol=0)
         if groups > 1 and min(shape[1:]) > 1:
             assert ours.is_contiguous(memory_format=layout)
-        if op == "ps_roi_pool":  # see test_pool_has_its_own_derivative
+        if op == "ps_roi_pool":  # see test_pool_gradient_is_the_transpose_of_forward
             continue
         grad = torch.randn(expected.shape, dtype=dtype, generator=torch.Generator().manual_seed(3))
         grad = grad.to(device)
@@ -54,8 +54,8 @@ def test_equals_torchvision(isa, device, layout, dtype, op, extra, shape, groups
         torch.testing.assert_close(ours_grad, expected_grad, atol=10 * atol, rtol=0)
 
 
-def test_pool_has_its_own_derivative(isa, device):
-    """torchvision's forward pass leaves out the last row and column, its backward pass does not."""
+def test_pool_gradient_is_the_transpose_of_forward(isa, device):
+    """torchvision skips the last row and column in its forward pass, but not in its backward."""
     x = feature_map(2, 3 * 6, 20, 24, device=device)
     rois = proper(rois_for(2, 30, 10.0)).to(device)  # far from the last row and column
     for output_size in ((2, 3), (3, 2)):
@@ -78,7 +78,7 @@ def test_pool_has_its_own_derivative(isa, device):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("op", "extra"), OPS)
-def test_equals_the_reference(isa, device, layout, dtype, op, extra):
+def test_ps_roi_ops_match_reference(isa, device, layout, dtype, op, extra):
     x = feature_map(2, 5 * 6, 9, 18, layout=layout, dtype=dtype, device=device).detach()
     rois = rois_for(2, 12, 14.0).to(device)
     rois[0, 3:] = rois[0, 1:3]  # empty
@@ -119,7 +119,9 @@ WAYS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS[1:])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_on_any_threads(device, layout, op, extra, way, two_threads, poison):
+def test_every_kernel_path_matches_torchvision_on_any_threads(
+    device, layout, op, extra, way, two_threads, poison
+):
     (n, height, width), groups, size, count = WAYS[way]
     x = feature_map(n, groups * size[0] * size[1], height, width, layout=layout, device=device)
     rois = proper(rois_for(n, count, float(max(height, width))))
@@ -135,7 +137,7 @@ def test_every_way_on_any_threads(device, layout, op, extra, way, two_threads, p
     one, two = two_threads(ours)
     for a, b, c in zip(one, two, ours(), strict=True):
         assert torch.equal(a, b) and torch.equal(a, c)
-    # Bins of many hundred pixels add up to some 1e-5.
+    # Rounding in bins of many hundred pixels adds up to about 1e-5.
     torch.testing.assert_close(one[0], expected, atol=2e-5, rtol=0)
     # The transpose: <pool(x), g> = <x, spread(g)>.
     pooled = (one[0].double() * grad.double()).sum()
@@ -144,7 +146,7 @@ def test_every_way_on_any_threads(device, layout, op, extra, way, two_threads, p
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS)
-def test_nothing_outside_a_bin_leaks_in(isa, device, layout, op, extra):
+def test_pixels_outside_a_bin_do_not_leak_in(isa, device, layout, op, extra):
     x = torch.full((1, 2, 12, 40), math.inf, device=device)
     x[:, 0, 3:8, 9:15] = 1.0
     x[:, 1, 3:8, 13:19] = 2.0
@@ -160,7 +162,7 @@ def test_nothing_outside_a_bin_leaks_in(isa, device, layout, op, extra):
 
 
 @pytest.mark.parametrize(("op", "extra"), OPS[:1] + OPS[3:])
-def test_boxes_as_a_list_and_modules(device, op, extra):
+def test_list_and_module_match_op(device, op, extra):
     x = feature_map(3, 12, 9, 9, device=device)
     boxes = [rois_for(1, n, 9.0)[:, 1:].to(device) for n in (2, 0, 3)]
     index = torch.tensor([0.0, 0, 2, 2, 2], device=device)
@@ -179,7 +181,7 @@ def test_boxes_as_a_list_and_modules(device, op, extra):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS[1:])
-def test_not_contiguous(device, layout, op, extra):
+def test_ps_roi_ops_accept_strided_tensors(device, layout, op, extra):
     x = feature_map(4, 24, 8, 40, layout=layout, device=device).detach()[::2, ::2, :, 1::2]
     rois = rois_for(2, 6, 9.0).to(device).repeat(1, 2)[:, :5]
     call = getattr(detops, op)
@@ -192,7 +194,7 @@ def test_not_contiguous(device, layout, op, extra):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS)
-def test_gradients(device, layout, op, extra):
+def test_ps_roi_ops_pass_gradcheck(device, layout, op, extra):
     x = feature_map(2, 4, 4, 5, layout=layout, dtype=torch.double, device=device)
     rois = rois_for(2, 4, 8.0, torch.double).to(device)
 
@@ -204,7 +206,7 @@ def test_gradients(device, layout, op, extra):
 
 
 @pytest.mark.parametrize(("op", "extra"), OPS[:1] + OPS[3:])
-def test_vmap_and_func_grad(op, extra):
+def test_vmap_and_func_grad_match_loop(op, extra):
     x = torch.randn(3, 2, 4, 6, 5)
     rois = torch.stack([rois_for(2, 4, 8.0)] * 3) + torch.tensor([0, 0.1, 0.2, 0.3, 0.4])
     rois[:, :, 0] = rois[:, :, 0].floor()
@@ -224,7 +226,9 @@ def test_vmap_and_func_grad(op, extra):
 
 @pytest.mark.parametrize("index", [2, -1, 1e6, math.nan, math.inf])
 @pytest.mark.parametrize(("op", "extra"), OPS[:1] + OPS[3:])
-def test_batch_index_out_of_range(device, values_are_checked, index, op, extra):
+def test_batch_index_out_of_range_raises_or_pools_zero(
+    device, values_are_checked, index, op, extra
+):
     x = feature_map(2, 4, 5, 5, device=device).detach()
     rois = rois_for(2, 3, 5.0).to(device)
     rois[1, 0] = index
@@ -271,7 +275,7 @@ def test_odd_boxes_pool_to_finite_values(device, box, layout, op, extra):
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS[1:])
-def test_empty(device, shape, count, layout, op, extra):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, shape, count, layout, op, extra):
     x = feature_map(*shape, layout=layout, device=device)
     rois = torch.zeros(count, 5, device=device)
     pooled = getattr(detops, op)(x, rois, 2, 1.0, *extra)
@@ -305,7 +309,7 @@ X, R, G = torch.zeros(1, 8, 4, 4), torch.zeros(3, 5), torch.zeros(3, 2, 2, 2)
         (lambda f, b: b(G, R, 1, 8, 0, 4), "_backward: the input's size must be"),
     ],
 )  # fmt: skip
-def test_bad_input(op, call, message):
+def test_ps_roi_ops_reject_bad_input(op, call, message):
     def backward(grad, rois, *size):
         extra = (2,) if op == "ps_roi_align" else ()
         return getattr(_C, f"{op}_backward")(grad, rois, 1.0, 2, 2, *size, *extra)
@@ -316,7 +320,7 @@ def test_bad_input(op, call, message):
         call(getattr(detops, op), backward)
 
 
-def test_too_many_samples():
+def test_too_many_samples_raise():
     with pytest.raises(RuntimeError, match="detops.ps_roi_align: sampling_ratio must be at most"):
         detops.ps_roi_align(X, R, 2, 1.0, 10**6)
 
@@ -324,7 +328,7 @@ def test_too_many_samples():
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS[:1] + OPS[3:])
-def test_opcheck(layout, op, extra):
+def test_ps_roi_ops_pass_opcheck(layout, op, extra):
     x, rois = feature_map(2, 12, 6, 6, layout=layout).detach(), rois_for(2, 3, 6.0)
     forward = getattr(torch.ops.detops, f"{op}_forward").default
     torch.library.opcheck(forward, (x, rois, 0.5, 2, 3, *extra))
@@ -335,7 +339,7 @@ def test_opcheck(layout, op, extra):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("op", "extra"), OPS[:1] + OPS[3:])
-def test_compile(op, extra):
+def test_compiled_ps_roi_ops_match_eager(op, extra):
     def call(x, rois):
         return getattr(detops, op)(x, rois, (3, 2), 0.5, *extra).square().sum()
 

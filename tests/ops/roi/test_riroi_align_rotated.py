@@ -17,7 +17,7 @@ def feature_map(*size, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
 
 
 def rois_for(images, count, size=30.0, device="cpu", dtype=torch.float32):
-    """Reaching beyond a map of `size`, some less than a pixel large, at any angle."""
+    """Returns RoIs at any angle that reach beyond a map of `size`; some are below a pixel."""
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator)
     centre = (torch.rand(count, 2, generator=generator) * 1.4 - 0.2) * size
@@ -46,7 +46,9 @@ def with_gradient(x, *args):
         ((1, 2, 1, 1), 2),
     ],
 )
-def test_equals_the_reference(isa, device, size, orientations, ratio, clockwise, layout):
+def test_riroi_align_rotated_matches_reference(
+    isa, device, size, orientations, ratio, clockwise, layout
+):
     rois = rois_for(size[0], 7, 2.0 * max(size[2:]))
     how = ((3, 2), 0.5, ratio, orientations, clockwise)
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-11)):
@@ -61,7 +63,7 @@ def test_equals_the_reference(isa, device, size, orientations, ratio, clockwise,
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize(("channels", "orientations"), [(8, 8), (120, 8), (48, 16), (21, 3)])
-def test_gradients_are_those_of_double(isa, device, layout, channels, orientations):
+def test_gradients_match_float64(isa, device, layout, channels, orientations):
     rois = rois_for(2, 40, device=device)
     how = ((3, 4), 0.5, 2, orientations)
     single = feature_map(2, channels, 17, 19, device=device, layout=layout)
@@ -75,7 +77,7 @@ def test_gradients_are_those_of_double(isa, device, layout, channels, orientatio
 
 
 def test_whole_steps_of_the_angle_permute_the_orientations(isa, device):
-    """The square box of each angle is the same, but for the order of its channels."""
+    """The square box pools to the same values at each angle, except for the channel order."""
     x = feature_map(1, 16, 12, 12, device=device).detach()
     rois = torch.tensor([[0.0, 6, 6, 4, 4, 90.0 * i] for i in range(-4, 5)], device=device)
     pooled = detops.riroi_align_rotated(x, rois, 1, 1.0, 2, 4)[:, :, 0, 0].unflatten(1, (4, 4))
@@ -84,7 +86,7 @@ def test_whole_steps_of_the_angle_permute_the_orientations(isa, device):
         torch.testing.assert_close(pooled[i], expected, rtol=0, atol=1e-5)
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_riroi_align_rotated():
     x, rois = feature_map(1, 16, 25, 21), rois_for(1, 30, 80.0)
     rois[:, 3:5] += 4
     found = detops.riroi_align_rotated(x, rois, 7, 0.25, 2)
@@ -106,7 +108,7 @@ def test_half_precision_rounds_once(isa, device, dtype, layout):
     assert to_x.dtype == dtype and torch.equal(to_x, to_y.to(dtype))
 
 
-def test_derivatives(device):
+def test_riroi_align_rotated_passes_gradcheck(device):
     x = feature_map(2, 4, 5, 6, dtype=torch.float64, device=device)
     rois = rois_for(2, 3, 10.0, device, torch.float64)
 
@@ -125,7 +127,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads, channels, layout
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_what_is_not_finite_meets_no_share_of_zero(isa, device, layout):
+def test_zero_weight_ignores_nonfinite_values(isa, device, layout):
     x = torch.ones(1, 8, 6, 6, device=device).contiguous(memory_format=layout)
     x[:, 3] = math.inf
     rois = torch.tensor([[0.0, 2, 2, 1, 1, 90]], device=device)
@@ -141,7 +143,7 @@ def test_what_is_not_finite_meets_no_share_of_zero(isa, device, layout):
 
 @pytest.mark.parametrize("column", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("ratio", [-1, 2])
-def test_boxes_that_are_not_finite_give_zeros(isa, device, column, ratio):
+def test_nonfinite_boxes_pool_to_zero(isa, device, column, ratio):
     x = feature_map(1, 8, 6, 6, device=device)
     for value in (math.nan, math.inf, -math.inf):
         rois = torch.tensor([[0.0, 3, 3, 3, 3, 30]], device=device)
@@ -155,7 +157,7 @@ def test_boxes_that_are_not_finite_give_zeros(isa, device, column, ratio):
     assert all(t.isfinite().all() for t in with_gradient(x, rois, 2, 1.0, ratio))
 
 
-def test_lists_strides_and_layouts(device):
+def test_lists_strides_and_layouts_match_op(device):
     x, rois = feature_map(2, 24, 9, 10, device=device).detach(), rois_for(2, 9, device=device)
     rois = rois[rois[:, 0].argsort(stable=True)]
     expected = detops.riroi_align_rotated(x, rois, (2, 3), 0.5, 2)
@@ -167,7 +169,7 @@ def test_lists_strides_and_layouts(device):
     last = x.contiguous(memory_format=FORMATS[1])
     found = detops.riroi_align_rotated(last, rois, (2, 3), 0.5, 2)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    grad = torch.ones((), device=device).expand_as(expected)  # of a sum
+    grad = torch.ones((), device=device).expand_as(expected)  # the gradient of a sum
     size = (0.5, 2, 3, *x.shape, 2, 8, False)
     torch.testing.assert_close(
         torch.ops.detops.riroi_align_rotated_backward(grad, rois, *size),
@@ -176,14 +178,14 @@ def test_lists_strides_and_layouts(device):
 
 
 @pytest.mark.parametrize(("images", "channels", "count"), [(2, 0, 3), (2, 8, 0), (0, 8, 0)])
-def test_nothing_to_do(device, poison, images, channels, count):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, poison, images, channels, count):
     x = torch.zeros(images, channels, 5, 6, device=device, requires_grad=True)
     pooled, to_x = with_gradient(x, rois_for(2, 3, device=device)[:count], 2)
     assert pooled.shape == (count, channels, 2, 2) and not to_x.any()
 
 
 @pytest.mark.slow
-def test_module_opcheck_and_vmap():
+def test_op_passes_opcheck_and_matches_module_and_vmap():
     x, rois = feature_map(2, 8, 5, 6).detach(), rois_for(2, 4, 10.0)
     module = detops.RiRoIAlignRotated((2, 3), 0.5, 2, 4)
     expected = detops.riroi_align_rotated(x, rois, (2, 3), 0.5, 2, 4)
@@ -201,7 +203,7 @@ def test_module_opcheck_and_vmap():
     torch.testing.assert_close(both, torch.stack([expected, 2 * expected]))
 
 
-def test_bad_input():
+def test_riroi_align_rotated_rejects_bad_input():
     x, rois = feature_map(2, 12, 5, 6), rois_for(2, 4)
     with pytest.raises(
         RuntimeError,
@@ -218,7 +220,7 @@ def test_bad_input():
 
 
 @pytest.mark.parametrize("index", [-1.0, 2.0, 1e30, math.nan])
-def test_batch_index_out_of_range(device, values_are_checked, index):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked, index):
     x, rois = feature_map(2, 12, 5, 6, device=device), rois_for(2, 4, device=device)
     rois[1, 0] = index
     size = (1.0, 2, 2, *x.shape, 2, 4, False)

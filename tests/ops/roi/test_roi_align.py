@@ -16,7 +16,7 @@ from detops._C import roi_align_backward, roi_align_forward
 def rois_for(images, count, size=40.0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator).to(dtype)
-    # Reaching beyond the map on all sides.
+    # The boxes reach beyond the map on all sides.
     boxes = reference.random_boxes(count, 2 * size, generator, dtype) - size / 2
     return torch.cat([index, boxes], dim=1)
 
@@ -30,7 +30,7 @@ def rois_for(images, count, size=40.0, dtype=torch.float32):
      ((1, 1, 1, 1), (2, 2)), ((3, 70, 1, 40), (3, 4)),
      ((1, 12, 90, 7), (300, 2)), ((1, 4, 6, 600), (3, 8))],
 )  # fmt: skip
-def test_equals_torchvision(isa, device, layout, sampling_ratio, aligned, shape, size):
+def test_roi_align_matches_torchvision(isa, device, layout, sampling_ratio, aligned, shape, size):
     x = feature_map(*shape, layout=layout, device=device)
     rois = rois_for(shape[0], 40, max(shape[2:])).to(device)
     rois[:, 1:] *= 2
@@ -45,7 +45,7 @@ def test_equals_torchvision(isa, device, layout, sampling_ratio, aligned, shape,
     torch.testing.assert_close(ours_grad, theirs_grad, atol=1e-4, rtol=0)
 
 
-# Shape, RoIs, size of the boxes: what makes the CPU kernels choose between their ways.
+# Shape, number of RoIs, range of box sides: they select the path of the CPU kernels.
 WAYS = {
     "several batches": ((2, 33, 40, 50), 2600, (3, 12)),
     "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
@@ -58,7 +58,7 @@ WAYS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_equals_torchvision(device, layout, way, two_threads, poison):
+def test_every_kernel_path_matches_torchvision(device, layout, way, two_threads, poison):
     shape, count, (least, most) = WAYS[way]
     generator = torch.Generator().manual_seed(2)
     x = feature_map(*shape, layout=layout, device=device)
@@ -73,7 +73,7 @@ def test_every_way_equals_torchvision(device, layout, way, two_threads, poison):
         pooled = detops.roi_align(x, rois, 7, 1.0, 2, True)
         return pooled, torch.autograd.grad(pooled, x, grad)[0]
 
-    # On the CPU: its kernel on a GPU is not deterministic, which is an error here.
+    # Runs on the CPU: the GPU kernel of torchvision is nondeterministic, which raises here.
     theirs = x.detach().cpu().requires_grad_()
     expected = torchvision_roi_align(theirs, rois.cpu(), 7, 1.0, 2, True)
     grad = torch.randn(expected.shape, generator=generator)
@@ -95,7 +95,7 @@ def test_half_precision_is_float32_rounded_once(isa, dtype, layout, channels, po
     wide = x.detach().float().requires_grad_()
     expected = detops.roi_align(wide, rois, (5, 3), 0.5, 2)
     assert ours.dtype == dtype
-    # Half a unit in the last place, and what sums in another order differ by.
+    # Half a unit in the last place, plus the rounding of sums in another order.
     once = {"atol": 2e-6, "rtol": torch.finfo(dtype).eps / 2}
     torch.testing.assert_close(ours.float(), expected, **once)
     grad = torch.randn_like(expected).to(dtype)
@@ -107,7 +107,7 @@ def test_half_precision_is_float32_rounded_once(isa, dtype, layout, channels, po
 @pytest.mark.parametrize("sampling_ratio", [-1, 2])
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_equals_the_reference_in_double(isa, layout, sampling_ratio, aligned):
+def test_roi_align_matches_reference_in_float64(isa, layout, sampling_ratio, aligned):
     x = feature_map(2, 2, 6, 9, layout=layout, dtype=torch.double).detach()
     rois = rois_for(2, 8, 20, torch.double)
     expected = reference.roi_align(x, rois, (3, 2), 0.5, sampling_ratio, aligned)
@@ -129,11 +129,11 @@ def test_half_precision_rounds_once(isa, device, dtype, layout):
     (ours_grad,) = torch.autograd.grad(ours, half, grad)
     (expected_grad,) = torch.autograd.grad(expected, wide, grad.float())
     torch.testing.assert_close(ours_grad, expected_grad.to(dtype))
-    # Not in the boxes' precision either: half cannot hold a coordinate above 2048 to the pixel.
+    # Boxes stay in float32: half precision cannot hold coordinates above 2048 to the pixel.
     assert not torch.equal(ours, detops.roi_align(half, rois.to(dtype), 7, 0.5, 2))
 
 
-def test_half_precision_specials(isa):
+def test_half_precision_keeps_special_values(isa):
     values = [0.0, -0.0, 6e-8, -6e-5, 65504.0, math.inf, -math.inf, math.nan, 1.0, -2.5, 1e-7]
     x = torch.tensor(values).half().view(1, len(values), 1, 1)
     x = x.expand(1, len(values), 2, 2).contiguous(memory_format=torch.channels_last)
@@ -141,7 +141,7 @@ def test_half_precision_specials(isa):
     torch.testing.assert_close(ours.flatten(), x[0, :, 0, 0], rtol=0, atol=0, equal_nan=True)
 
 
-def test_boxes_as_a_list(device):
+def test_list_and_module_match_op(device):
     x = feature_map(3, 4, 9, 9, device=device)
     boxes = [reference.random_boxes(n, 9.0).to(device) for n in (2, 0, 3)]
     index = torch.tensor([0.0, 0, 2, 2, 2], device=device)
@@ -160,7 +160,7 @@ def test_boxes_of_another_dtype_are_cast_up(device):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradients(device, layout):
+def test_roi_align_passes_gradcheck(device, layout):
     x = feature_map(2, 2, 5, 6, layout=layout, dtype=torch.double, device=device)
     rois = rois_for(2, 4, 8, torch.double).to(device)
     for args in ((2, 0.7, 2, True), ((3, 1), 1.0, -1, False)):
@@ -172,7 +172,7 @@ def test_gradients(device, layout):
         assert gradgradcheck(call, (x,))
 
 
-def test_vmap_and_func_grad():
+def test_vmap_and_func_grad_match_loop():
     x = torch.randn(3, 2, 4, 6, 5)
     rois = torch.stack([rois_for(2, 4, 8)] * 3) + torch.tensor([0, 0.1, 0.2, 0.3, 0.4])
     rois[:, :, 0] = rois[:, :, 0].floor()
@@ -190,13 +190,13 @@ def test_vmap_and_func_grad():
     expected = torch.stack([gradient(x[i], rois[i]) for i in range(3)])
     torch.testing.assert_close(torch.vmap(gradient)(x, rois), expected)
     wrong = rois.clone()
-    wrong[1, 0, 0] = 2  # would be an image of the next entry
+    wrong[1, 0, 0] = 2  # would address an image of the next entry
     with pytest.raises(RuntimeError, match="is a batch index"):
         torch.vmap(pool)(x, wrong)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_same_bits_for_any_threads_and_every_run(isa, two_threads, layout):
+def test_every_run_and_thread_count_give_the_same_bits(isa, two_threads, layout):
     x = feature_map(2, 40, 20, 20, layout=layout)
     rois = rois_for(2, 600)
 
@@ -212,7 +212,7 @@ def test_same_bits_for_any_threads_and_every_run(isa, two_threads, layout):
 
 @pytest.mark.parametrize("index", [2, -1, 7, 1e6, -30000, math.nan, math.inf])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_batch_index_out_of_range(device, values_are_checked, index, layout):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked, index, layout):
     x = feature_map(2, 3, 5, 5, layout=layout, device=device).detach()
     rois = rois_for(2, 3).to(device)
     rois[1, 0] = index
@@ -253,17 +253,17 @@ def test_odd_boxes_pool_to_finite_values(device, box, aligned, sampling_ratio):
 
 
 @pytest.mark.parametrize("box", [[9.0, 1, 2, 8], [9.0, 8, 2, 1], [3.0, 3, 3, 3]])
-def test_inverted_and_empty_boxes(device, box):
+def test_inverted_and_empty_boxes_match_torchvision(device, box):
     x = feature_map(1, 2, 12, 12, device=device)
     rois = torch.tensor([[0, *box]], device=device)
-    # torchvision refuses the first of these where sampling is adaptive; no sample means zero.
+    # torchvision rejects the first of these with adaptive sampling; no sample means zero.
     assert (detops.roi_align(x, rois, 3, aligned=True) == 0).all()
     for aligned in (False, True):
         expected = torchvision_roi_align(x, rois, 3, 1.0, 2, aligned)
         torch.testing.assert_close(detops.roi_align(x, rois, 3, 1.0, 2, aligned), expected)
 
 
-def test_large_adaptive_boxes_equal_torchvision():
+def test_large_adaptive_boxes_match_torchvision():
     x = feature_map(1, 2, 16, 16)
     for side in (100.0, 1500.0, 3000.0):
         rois = torch.tensor([[0, -side / 2, -side / 3, side / 2, side]])
@@ -272,14 +272,14 @@ def test_large_adaptive_boxes_equal_torchvision():
 
 
 def test_hundred_thousand_pixel_box_is_quick():
-    # 1e8 samples if taken one by one. All of the map lies in one of the bins.
+    # Sampling one by one would read 1e8 samples. The whole map lies in one bin.
     x = torch.ones(1, 1, 16, 16)
     pooled = detops.roi_align(x, torch.tensor([[0.0, -1, -1, 1e5, 1e5]]), 1)
     assert pooled.item() == pytest.approx((17 / 1e5) ** 2, rel=0.01)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_outside_the_rois_window_leaks_in(isa, layout):
+def test_pixels_outside_the_roi_do_not_leak_in(isa, layout):
     x = torch.full((1, 20, 12, 40), math.nan).contiguous(memory_format=layout)
     x[:, :, 3:8, 10:20] = 1.0
     rois = torch.tensor([[0.0, 11, 4, 18, 6]])
@@ -293,7 +293,7 @@ def test_nothing_outside_the_rois_window_leaks_in(isa, layout):
     ("shape", "count"), [((2, 3, 4, 4), 0), ((0, 3, 4, 4), 0), ((2, 0, 4, 4), 3)]
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_empty(device, shape, count, layout):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, shape, count, layout):
     x = feature_map(*shape, layout=layout, device=device)
     rois = torch.zeros(count, 5, device=device)
     pooled = detops.roi_align(x, rois, 2)
@@ -324,14 +324,14 @@ X, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)
          r"detops.roi_align_backward: grad must be \[3, 2, 4, 4\], got \[1, 2, 4, 4\]"),
     ],
 )  # fmt: skip
-def test_bad_input(call, message):
+def test_roi_align_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
         call()
 
 
-def test_bad_lists():
+def test_roi_align_rejects_bad_lists():
     message = r"detops.roi_align: boxes\[1\] must be \[L, 4\], got \[3, 5\]"
     with pytest.raises(ValueError, match=message):
         detops.roi_align(X, [R[:, :4], R], 2)
@@ -344,7 +344,7 @@ def test_bad_lists():
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.bool, torch.complex64, torch.float8_e5m2])
-def test_lists_of_other_dtypes(place, dtype):
+def test_roi_align_rejects_lists_of_other_dtypes(place, dtype):
     boxes = [R[:, 1:], R[:, 1:]]
     boxes[place] = boxes[place].to(dtype)
     name = str(dtype).removeprefix("torch.")
@@ -363,7 +363,7 @@ def test_lists_of_several_dtypes_are_cast_up():
         assert torch.equal(detops.roi_align(x, boxes, 2), detops.roi_align(x, torch.cat(rois), 2))
 
 
-def test_raw_op_defaults_are_the_familys():
+def test_raw_op_defaults_match_maskrcnn_benchmark():
     x, rois = feature_map(1, 2, 6, 6).detach(), rois_for(1, 3)
     assert torch.equal(
         roi_align_forward(x, rois, 0.5, 2, 3, 0), detops.roi_align(x, rois, (2, 3), 0.5)
@@ -372,7 +372,7 @@ def test_raw_op_defaults_are_the_familys():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_opcheck(layout):
+def test_roi_align_passes_opcheck(layout):
     x, rois = feature_map(2, 3, 6, 6, layout=layout).detach(), rois_for(2, 3)
     torch.library.opcheck(torch.ops.detops.roi_align_forward.default, (x, rois, 0.5, 2, 3, 2, True))
     grad = torch.randn(3, 3, 2, 3).contiguous(memory_format=layout)
@@ -382,7 +382,7 @@ def test_opcheck(layout):
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_roi_align_matches_eager():
     def call(x, rois):
         return detops.roi_align(x, rois, (3, 2), 0.5, 2).square().sum()
 

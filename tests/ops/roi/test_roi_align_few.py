@@ -1,4 +1,4 @@
-"""RoIAlign where a RoI has few numbers in all: vectors would be late."""
+"""RoIAlign of RoIs with few elements, for which vectors do not pay off."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import detops
 
 
 def rois_of(images, count):
-    """Some lie outside, wholly or in part; some are inverted."""
+    """Returns RoIs; some lie wholly or partly outside the map, some are inverted."""
     generator = torch.Generator().manual_seed(3)
     index = torch.randint(images, (count, 1), generator=generator)
     corner = torch.rand(count, 2, generator=generator) * 24 - 6
@@ -24,7 +24,9 @@ def rois_of(images, count):
     [((1, 1), 1), ((1, 1), 2), ((2, 1), 1), ((2, 2), 2), ((1, 1), -1), ((2, 1), 0)],
 )
 @pytest.mark.parametrize("channels", [1, 2, 4, 5])
-def test_equals_torchvision(device, isa, two_threads, layout, channels, size, ratio, dtype):
+def test_small_rois_match_torchvision(
+    device, isa, two_threads, layout, channels, size, ratio, dtype
+):
     x = feature_map(3, channels, 11, 14, layout=layout, dtype=dtype, device=device).detach()
     rois = rois_of(3, 150)
     for aligned in (False, True):

@@ -14,7 +14,7 @@ SIZE, SCALE = (2, 3), 0.5
 
 
 def inputs(channels=5, count=6, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
-    """RoIs that reach beyond the map."""
+    """Returns a feature map and RoIs that reach beyond it."""
     x, boxes, _ = map_and_rois(channels, count, dtype, device, layout)
     return x, boxes
 
@@ -33,7 +33,7 @@ def with_gradient(call, x, boxes):
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("ratio", [0, 1, 3])
 @pytest.mark.parametrize("channels", [1, 5, 17, 70])
-def test_equals_the_reference(isa, device, channels, ratio, aligned, layout):
+def test_roi_align_max_matches_reference(isa, device, channels, ratio, aligned, layout):
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
         x, boxes = inputs(channels, dtype=dtype, device=device, layout=layout)
         found = pool(x, boxes, ratio, aligned)
@@ -48,7 +48,7 @@ def test_equals_the_reference(isa, device, channels, ratio, aligned, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("channels", [1, 5, 130])
-def test_gradients_are_those_of_double(isa, device, channels, layout):
+def test_gradients_match_float64(isa, device, channels, layout):
     single = with_gradient(pool, *inputs(channels, device=device, layout=layout))
     x, boxes = (t.detach().double().cpu() for t in inputs(channels))
     double = with_gradient(pool, x.requires_grad_(), boxes)
@@ -57,7 +57,7 @@ def test_gradients_are_those_of_double(isa, device, channels, layout):
         torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=1e-4)
 
 
-def test_derivatives(device):
+def test_roi_align_max_passes_gradcheck(device):
     x, boxes = inputs(2, 3, torch.float64, device)
     for ratio in (0, 2):
         assert gradcheck(lambda x, r=ratio: pool(x, boxes, r), (x,))
@@ -66,14 +66,14 @@ def test_derivatives(device):
         grad.sum().backward()
 
 
-def test_one_sample_a_bin_is_roi_align(device):
+def test_one_sample_per_bin_is_roi_align(device):
     x, boxes = inputs(device=device)
     torch.testing.assert_close(
         pool(x, boxes, 1), detops.roi_align(x, boxes, SIZE, SCALE, 1, aligned=True)
     )
 
 
-def test_the_benchmarks_plain_version_computes_the_same():
+def test_benchmark_baseline_matches_roi_align_max():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 3, 20, 30, generator=generator)
     boxes = torch.rand(4, 4, generator=generator).cumsum(1) * 60 + 40
@@ -101,9 +101,9 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_the_first_of_equals_gets_the_gradient(isa, device, layout):
+def test_first_of_equal_samples_gets_the_gradient(isa, device, layout):
     x = torch.zeros(1, 40, 6, 6, device=device).contiguous(memory_format=layout)
-    box = torch.tensor([[0.0, 0, 0, 4, 4]], device=device)  # samples on pixels
+    box = torch.tensor([[0.0, 0, 0, 4, 4]], device=device)  # samples lie on pixels
     x[..., 3, 3] = x[..., 1, 1] = 5
     x.requires_grad_()
     found = detops.roi_align_max(x, box, 1, 1.0, 4, aligned=True)
@@ -113,7 +113,7 @@ def test_the_first_of_equals_gets_the_gradient(isa, device, layout):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_beyond_the_map_is_zero_without_a_gradient(isa, device, layout):
+def test_samples_beyond_the_map_are_zero_without_gradient(isa, device, layout):
     x = torch.full((1, 40, 4, 4), -1.0, device=device).contiguous(memory_format=layout)
     x[:, 20:] = 1
     x.requires_grad_()
@@ -125,10 +125,10 @@ def test_beyond_the_map_is_zero_without_a_gradient(isa, device, layout):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_what_is_not_finite(isa, device, layout):
+def test_maximum_skips_nan_and_zero_weight_pixels(isa, device, layout):
     nan, inf = math.nan, math.inf
     x = torch.zeros(1, 20, 4, 4, device=device).contiguous(memory_format=layout)
-    box = torch.tensor([[0.0, 0, 0, 2, 2]], device=device)  # samples on pixels 0 and 1
+    box = torch.tensor([[0.0, 0, 0, 2, 2]], device=device)  # samples lie on pixels 0 and 1
 
     def pooled():
         return detops.roi_align_max(x, box, 1, 1.0, 2, aligned=True).flatten()
@@ -139,11 +139,11 @@ def test_what_is_not_finite(isa, device, layout):
     assert (pooled() == -inf).all()
     x[..., :2, :2] = nan
     assert pooled().isnan().all()
-    x[..., :2, :2], x[..., 2, :] = 1, inf  # beside what is read, with a weight of 0
+    x[..., :2, :2], x[..., 2, :] = 1, inf  # next to the read pixels, with a weight of 0
     assert (pooled() == 1).all()
 
 
-def test_boxes_without_a_place(device):
+def test_nonfinite_and_inverted_boxes_pool_to_zero(device):
     x, _ = inputs(3, device=device)
     nan, inf = math.nan, math.inf
     places = [[0.0, nan, 2, 8, 9], [0, 1, 2, inf, 9], [0, 9, 9, 3, 3], [0, 2, 2, 3e9, 3e9]]
@@ -155,12 +155,12 @@ def test_boxes_without_a_place(device):
 
 
 @pytest.mark.parametrize(("channels", "count"), [(0, 3), (3, 0)])
-def test_nothing_to_do(device, poison, channels, count):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, poison, channels, count):
     found = with_gradient(pool, *inputs(channels, count, device=device))
     assert found[0].shape == (count, channels, *SIZE) and not found[1].any()
 
 
-def test_batch_index_out_of_range(device, values_are_checked):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked):
     x, boxes = inputs(device=device)
     boxes[1, 0] = 2
     if values_are_checked:
@@ -170,7 +170,7 @@ def test_batch_index_out_of_range(device, values_are_checked):
         assert not pool(x, boxes)[1].any()
 
 
-def test_places_that_are_anything_are_safe(device):
+def test_backward_ignores_invalid_positions(device):
     x, boxes = inputs(device=device)
     size = (2, 5, 9, 11)
     grad = torch.ones(6, 5, *SIZE, device=device)
@@ -181,7 +181,7 @@ def test_places_that_are_anything_are_safe(device):
 
 
 @pytest.mark.slow
-def test_list_module_opcheck_and_vmap():
+def test_op_passes_opcheck_and_matches_list_module_and_vmap():
     x, boxes = (t.detach() for t in inputs())
     boxes = boxes[boxes[:, 0].argsort()]
     expected = pool(x, boxes)
@@ -200,7 +200,7 @@ def test_list_module_opcheck_and_vmap():
     assert torch.equal(both, torch.stack([expected, 2 * expected]))
 
 
-def test_bad_input():
+def test_roi_align_max_rejects_bad_input():
     x, boxes = inputs()
     with pytest.raises(RuntimeError, match=r"detops.roi_align_max: boxes must be \[K, 5\]"):
         pool(x, boxes[:, 1:])

@@ -18,7 +18,9 @@ from detops._C import roi_align_rotated_backward, roi_align_rotated_forward
     [((2, 5, 12, 15), (3, 2)), ((1, 3, 7, 5), (1, 1)), ((1, 1, 1, 1), (2, 2)),
      ((3, 2, 1, 20), (3, 4)), ((1, 2, 30, 28), (2, 5))],
 )  # fmt: skip
-def test_equals_every_sample_in_float64(isa, device, layout, sampling_ratio, shape, size):
+def test_roi_align_rotated_matches_float64_reference(
+    isa, device, layout, sampling_ratio, shape, size
+):
     x = feature_map(*shape, layout=layout, device=device)
     rois = rois_for(shape[0], 12, 2.0 * max(shape[2:]))
     ours = detops.roi_align_rotated(x, rois.to(device), size, 0.5, sampling_ratio)
@@ -31,7 +33,7 @@ def test_equals_every_sample_in_float64(isa, device, layout, sampling_ratio, sha
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sampling_ratio", [-1, 2])
 @pytest.mark.parametrize("channels", [37, 64, 200])
-def test_angle_zero_is_roi_align(isa, device, layout, sampling_ratio, channels):
+def test_angle_zero_matches_roi_align(isa, device, layout, sampling_ratio, channels):
     x = feature_map(2, channels, 25, 31, layout=layout, device=device)
     rois = rois_for(2, 60, 60.0).to(device)
     rois[:, 5] = 0
@@ -46,13 +48,13 @@ def test_angle_zero_is_roi_align(isa, device, layout, sampling_ratio, channels):
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, -1, 5])
 @pytest.mark.parametrize("sampling_ratio", [-1, 2])
-def test_quarter_turns_are_roi_align_of_the_turned_map(device, turns, sampling_ratio):
+def test_quarter_turns_match_roi_align_of_the_rotated_map(device, turns, sampling_ratio):
     side = 24.0
     x = feature_map(1, 3, 24, 24, device=device)
     rois = rois_for(1, 20, side).to(device)
     rois[:, 5] = 90.0 * turns
     ours = detops.roi_align_rotated(x, rois, (4, 3), 1.0, sampling_ratio)
-    # Turning the picture clockwise by the box's counter-clockwise angle sets the box upright.
+    # Rotating the image clockwise by the counter-clockwise box angle makes the box upright.
     turned = x
     centre = rois[:, 1:3] - side / 2
     for _ in range(turns % 4):
@@ -64,7 +66,7 @@ def test_quarter_turns_are_roi_align_of_the_turned_map(device, turns, sampling_r
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
 
 
-# Shape, RoIs, size of the boxes: what makes the CPU kernels choose between their ways.
+# Shape, number of RoIs, range of box sides: they select the path of the CPU kernels.
 WAYS = {
     "many RoIs": ((2, 33, 40, 50), 2600, (3, 12)),
     "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
@@ -79,7 +81,9 @@ WAYS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sampling_ratio", [2, -1])
-def test_every_way_equals_float64(device, layout, way, sampling_ratio, two_threads, poison):
+def test_every_kernel_path_matches_float64(
+    device, layout, way, sampling_ratio, two_threads, poison
+):
     shape, count, (least, most) = WAYS[way]
     generator = torch.Generator().manual_seed(2)
     x = feature_map(*shape, layout=layout, device=device)
@@ -93,7 +97,7 @@ def test_every_way_equals_float64(device, layout, way, sampling_ratio, two_threa
     one, two = two_threads(lambda: with_gradient(x, rois, 7, 1.0, sampling_ratio))
     wide = x.detach().double().contiguous().requires_grad_()
     expected, expected_grad, _ = with_gradient(wide, rois, 7, 1.0, sampling_ratio)
-    # A coordinate's rounding grows with it.
+    # Rounding grows with the coordinate.
     tolerance = 2e-5 + 2e-7 * max(shape[2:])
     torch.testing.assert_close(one[0].double(), expected, atol=tolerance, rtol=0)
     torch.testing.assert_close(one[1].double(), expected_grad, atol=5 * tolerance, rtol=1e-4)
@@ -103,8 +107,8 @@ def test_every_way_equals_float64(device, layout, way, sampling_ratio, two_threa
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("ratio", [1, 2, 5, 16, 17])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_few_channels_equal_some_of_many(isa, layout, ratio, dtype, two_threads):
-    """Few channels are sampled from the map itself, many by a table."""
+def test_few_channels_match_a_subset_of_many(isa, layout, ratio, dtype, two_threads):
+    """The kernel samples few channels from the map itself and many with a table."""
     shape = (2, 2, 33, 70)
     x = feature_map(*shape, layout=layout).detach().to(dtype).requires_grad_()
     many = x.detach().repeat(1, 6, 1, 1).contiguous(memory_format=layout).requires_grad_()
@@ -122,8 +126,8 @@ def test_few_channels_equal_some_of_many(isa, layout, ratio, dtype, two_threads)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("channels", [1, 40])
-def test_what_is_not_finite_meets_no_weight_of_zero(isa, device, layout, value, channels):
-    # At whole coordinates each sample is one pixel, and the last row and column have no second one.
+def test_zero_weight_ignores_nonfinite_values(isa, device, layout, value, channels):
+    # At integer coordinates a sample is one pixel; the last row and column have no neighbour.
     x = torch.arange(35.0).view(1, 1, 5, 7).repeat(1, channels, 1, 1)
     x[..., 2, 3] = x[..., 4, 6] = value
     x = x.contiguous(memory_format=layout).to(device)
@@ -141,8 +145,8 @@ def test_what_is_not_finite_meets_no_weight_of_zero(isa, device, layout, value, 
     assert not spread[..., 2, 3].isfinite().any()
 
 
-def test_the_batches_of_a_run_add_up(isa):
-    # Adaptive RoIs of the whole map have so many taps that they go a few at a time.
+def test_batches_of_a_run_add_up(isa):
+    # Adaptive RoIs of the whole map have so many taps that the kernel pools a few at a time.
     x = feature_map(1, 2, 200, 220)
     rois = rois_for(1, 60, 200.0)
     rois[:, 3:5] += 180
@@ -187,7 +191,7 @@ def test_half_precision_is_float32_rounded_once(isa, device, dtype, layout, chan
     torch.testing.assert_close(ours_grad.float(), expected_grad, **once)
 
 
-def test_boxes_as_a_list(device):
+def test_list_and_module_match_op(device):
     x = feature_map(3, 4, 9, 9, device=device)
     rois = rois_for(1, 5, 9.0).to(device)
     rois[:, 0] = torch.tensor([0.0, 0, 2, 2, 2])
@@ -208,7 +212,7 @@ def test_boxes_of_another_dtype_are_cast_up(device):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradients(device, layout):
+def test_roi_align_rotated_passes_gradcheck(device, layout):
     x = feature_map(2, 2, 5, 6, layout=layout, dtype=torch.double, device=device)
     rois = rois_for(2, 4, 8.0, torch.double).to(device)
     for args in ((2, 0.7, 2), ((3, 1), 1.0, -1)):
@@ -220,7 +224,7 @@ def test_gradients(device, layout):
         assert gradgradcheck(call, (x,))
 
 
-def test_vmap_and_func_grad():
+def test_vmap_and_func_grad_match_loop():
     x = torch.randn(3, 2, 4, 6, 5)
     rois = torch.stack([rois_for(2, 4, 8.0)] * 3)
     rois[:, :, 1:] += torch.arange(3).view(3, 1, 1)
@@ -240,7 +244,7 @@ def test_vmap_and_func_grad():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_same_bits_for_any_threads_and_every_run(isa, two_threads, layout):
+def test_every_run_and_thread_count_give_the_same_bits(isa, two_threads, layout):
     x = feature_map(2, 40, 20, 20, layout=layout)
     rois = rois_for(2, 600)
 
@@ -254,7 +258,7 @@ def test_same_bits_for_any_threads_and_every_run(isa, two_threads, layout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_opcheck(device, layout):
+def test_roi_align_rotated_passes_opcheck(device, layout):
     x = feature_map(2, 3, 6, 6, layout=layout, device=device).detach()
     rois = rois_for(2, 3, 6.0).to(device)
     ops = torch.ops.detops
@@ -266,7 +270,7 @@ def test_opcheck(device, layout):
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_roi_align_rotated_matches_eager():
     def call(x, rois):
         return detops.roi_align_rotated(x, rois, (3, 2), 0.5, 2).square().sum()
 

@@ -1,4 +1,4 @@
-"""roi_align_rotated of odd, empty and wrong inputs."""
+"""roi_align_rotated with odd, empty and invalid inputs."""
 
 import math
 import time
@@ -17,7 +17,7 @@ from detops._C import roi_align_rotated_backward
 
 @pytest.mark.parametrize("index", [2, -1, 7, 1e6, -30000, math.nan, math.inf])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_batch_index_out_of_range(device, values_are_checked, index, layout):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked, index, layout):
     x = feature_map(2, 3, 5, 5, layout=layout, device=device).detach()
     rois = rois_for(2, 3, 5.0).to(device)
     rois[1, 0] = index
@@ -67,7 +67,7 @@ def test_odd_boxes_pool_to_finite_values(device, box, sampling_ratio, layout):
 
 
 @pytest.mark.parametrize("size", [(-5.0, 4.0), (5.0, -4.0), (0.0, 4.0), (0.0, 0.0)])
-def test_negative_and_empty_boxes(device, size):
+def test_negative_sides_mirror_the_bins(device, size):
     x = feature_map(1, 2, 12, 12, device=device)
     rois = torch.tensor([[0, 6, 6, *size, 30]], device=device)
     assert (detops.roi_align_rotated(x, rois, 3) == 0).all()
@@ -82,7 +82,7 @@ def test_negative_and_empty_boxes(device, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("angle", [0.0, 1e-3, 30.0, 90.0, -135.0, 179.9])
 @pytest.mark.parametrize("side", [100.0, 700.0])
-def test_large_adaptive_boxes_skip_only_what_is_outside(device, angle, side):
+def test_large_adaptive_boxes_skip_only_samples_outside(device, angle, side):
     x = feature_map(1, 2, 9, 13, device=device)
     rois = torch.tensor([[0, 4.125, 5.25, side, side * 0.7, angle]])
     expected = reference.roi_align_rotated(x.cpu(), rois, (2, 3), 1.0, -1)
@@ -93,7 +93,7 @@ def test_large_adaptive_boxes_skip_only_what_is_outside(device, angle, side):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_outside_the_rois_window_leaks_in(isa, device, layout):
+def test_pixels_outside_the_roi_do_not_leak_in(isa, device, layout):
     x = torch.full((1, 20, 14, 40), math.nan, device=device).contiguous(memory_format=layout)
     x[:, :, 2:10, 10:20] = 1.0
     rois = torch.tensor([[0.0, 15, 6, 5, 3, 30]], device=device)
@@ -108,7 +108,7 @@ def test_nothing_outside_the_rois_window_leaks_in(isa, device, layout):
     ("shape", "count"), [((2, 3, 4, 4), 0), ((0, 3, 4, 4), 0), ((2, 0, 4, 4), 3)]
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_empty(device, shape, count, layout):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, shape, count, layout):
     x = feature_map(*shape, layout=layout, device=device)
     pooled = detops.roi_align_rotated(x, torch.zeros(count, 6, device=device), 2)
     assert pooled.shape == (count, shape[1], 2, 2)
@@ -116,7 +116,7 @@ def test_empty(device, shape, count, layout):
     assert x.grad.shape == x.shape and (x.grad == 0).all()
 
 
-def test_non_contiguous(device):
+def test_roi_align_rotated_accepts_strided_tensors(device):
     x = feature_map(2, 4, 18, 20, device=device).detach()[:, ::2, ::3, 1::2]
     rois = rois_for(2, 6, 8.0).repeat(1, 2).to(device)[:, ::1]
     strided = rois.t().contiguous().t()[:, :6]
@@ -154,14 +154,14 @@ X, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 6)
          r"detops.roi_align_rotated_backward: the input's size must be .*got \[1, 2, 0, 8\]"),
     ],
 )  # fmt: skip
-def test_bad_input(call, message):
+def test_roi_align_rotated_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
         call()
 
 
-def test_a_list_of_wrong_boxes():
+def test_list_of_wrong_boxes_raises():
     with pytest.raises(ValueError, match=r"_rotated: boxes\[1\] must be \[L, 5\], got \[3, 6\]"):
         detops.roi_align_rotated(X, [R[:, :5], R], 2)
 

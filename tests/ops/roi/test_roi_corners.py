@@ -1,4 +1,4 @@
-"""RoI ops far from many channels and many small RoIs: what makes a kernel take a map as it is."""
+"""RoI ops with few channels or few, large RoIs, for which kernels read the map as it is."""
 
 import subprocess
 import sys
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.slow
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 CHANNELS = [1, 3, 5, 16, 33]
-# Side of the map, sides of the RoIs, how many. No side that is a whole number away from the corner:
-# a rounding would decide how many samples an adaptive bin has.
+# Map size, RoI sizes, number of RoIs. Sides are not a whole number away from the corner, because
+# rounding would then decide how many samples an adaptive bin has.
 RECTANGLES = {
     "whole map": ((23, 41), [(23, 41)], 2),
     "two pixels": ((60, 70), [(2.3, 2.2)], 3),
@@ -46,7 +46,7 @@ def gradient_of(call, x, grad):
 
 
 def check(ours, theirs, x, tolerance):
-    """Forward and backward against an op on float64, one thread against two bit for bit."""
+    """Compares forward and backward with an op on float64, and one thread with two bit for bit."""
 
     def both():
         pooled = ours(x)
@@ -76,7 +76,7 @@ def check(ours, theirs, x, tolerance):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (40, 40)])
-def test_roi_align(isa, channels, layout, rectangle, size, poison):
+def test_roi_align_matches_torchvision(isa, channels, layout, rectangle, size, poison):
     x, rois = inputs(rectangle, channels, layout)
     for sampling in (1, 2, 3, -1):
         check(
@@ -91,7 +91,9 @@ def test_roi_align(isa, channels, layout, rectangle, size, poison):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("dtype", [torch.double, torch.half, torch.bfloat16])
-def test_roi_align_of_every_dtype(isa, dtype, channels, layout, rectangle, poison):
+def test_roi_align_of_every_dtype_matches_torchvision(
+    isa, dtype, channels, layout, rectangle, poison
+):
     x, rois = inputs(rectangle, channels, layout, dtype)
     rois = rois.double() if dtype == torch.double else rois
     tolerance = {torch.double: 1e-12, torch.half: 2e-3, torch.bfloat16: 1e-2}[dtype]
@@ -106,7 +108,7 @@ def test_roi_align_of_every_dtype(isa, dtype, channels, layout, rectangle, poiso
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("rectangle", ["whole map", "half the map", "two pixels"])
-def test_roi_align_equals_the_reference(layout, rectangle):
+def test_roi_align_matches_reference(layout, rectangle):
     x, rois = inputs(rectangle, 2, layout, torch.double)
     for sampling in (2, -1):
         expected = reference.roi_align(x, rois, (3, 2), 1.0, sampling, True)
@@ -115,7 +117,7 @@ def test_roi_align_equals_the_reference(layout, rectangle):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_no_sample_reads_does_not_count(isa, layout):
+def test_roi_align_reads_only_sampled_pixels(isa, layout):
     # The samples of 1x1 bins read 4 pixels; all others hold NaN.
     for channels in CHANNELS:
         x = torch.full((1, channels, 40, 40), torch.nan).contiguous(memory_format=layout)
@@ -128,7 +130,7 @@ def test_what_no_sample_reads_does_not_count(isa, layout):
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [1, 3, 16])
-def test_empty_inverted_and_huge_boxes(channels, layout, aligned, poison):
+def test_odd_boxes_pool_the_same_alone_and_together(channels, layout, aligned, poison):
     x = torch.randn(1, channels, 30, 20).contiguous(memory_format=layout)
     inf, nan = torch.inf, torch.nan
     boxes = [[5, 5, 5, 5], [15, 12, 3, 2], [-9, -9, -5, -5], [0, 0, 3e7, 9], [nan, 1, 2, 3],
@@ -152,16 +154,16 @@ def test_empty_inverted_and_huge_boxes(channels, layout, aligned, poison):
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.double, torch.half, torch.bfloat16])
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (40, 3)])
-def test_roi_pool(isa, dtype, size, channels, layout, rectangle, poison):
+def test_roi_pool_matches_torchvision(isa, dtype, size, channels, layout, rectangle, poison):
     x, rois = inputs(rectangle, channels, layout, dtype)
-    x[0, :, 3:5] = x[0, :, 3:4, :1]  # equals: the first counts
+    x[0, :, 3:5] = x[0, :, 3:4, :1]  # ties: the first counts
     x[-1, 0, 5] = torch.nan
     x[-1, -1, :, 7] = -torch.inf
     rois = rois.to(torch.promote_types(dtype, torch.float32))
     pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, *size)
     wide = x.float() if dtype != torch.double else x
     expected, places = torch.ops.torchvision.roi_pool(wide.contiguous(), rois, 1.0, *size)
-    # Where a bin has nothing above -infinity, torchvision's is -infinity, or the least number.
+    # If a bin has no pixel above -inf, torchvision returns -inf or the lowest number.
     plain = places >= 0
     assert torch.equal(argmax[plain], places[plain])
     assert torch.equal(pooled[plain], expected[plain].to(dtype))
@@ -191,7 +193,7 @@ def test_roi_pool(isa, dtype, size, channels, layout, rectangle, poison):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [1, 3, 16, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.double, torch.half, torch.bfloat16])
-def test_roi_align_rotated(isa, dtype, channels, layout, rectangle, poison):
+def test_roi_align_rotated_matches_float64_weights(isa, dtype, channels, layout, rectangle, poison):
     x, rois = inputs(rectangle, channels, layout, dtype)
     centre, side = (rois[:, 1:3] + rois[:, 3:]) / 2, rois[:, 3:] - rois[:, 1:3]
     angle = 37.0 * torch.arange(len(rois)).view(-1, 1)
@@ -200,7 +202,7 @@ def test_roi_align_rotated(isa, dtype, channels, layout, rectangle, poison):
     boxes = boxes.to(torch.promote_types(dtype, torch.float32))
     for sampling in (2, -1):
         pixels = torch.eye(x[0, 0].numel(), dtype=torch.double).view(-1, *x.shape[2:])
-        # Linear: the rule of each bin from the reference's answer for each pixel alone.
+        # Pooling is linear: maps with a single pixel set give the weights of each bin.
         if sampling == 2 and channels == 3 and rectangle == "whole map":
             expected = reference_sparse_pool.roi_align_rotated(x, boxes, (3, 2), 1.0, 2)
             pooled = detops.roi_align_rotated(x, boxes, (3, 2), 1.0, 2)
@@ -229,10 +231,10 @@ def test_roi_align_rotated(isa, dtype, channels, layout, rectangle, poison):
 @pytest.mark.parametrize("rectangle", ["whole map", "two pixels", "half the map", "none"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_position_sensitive(isa, channels, layout, rectangle, op, poison):
+def test_position_sensitive_ops_match_float64(isa, channels, layout, rectangle, op, poison):
     x, rois = inputs(rectangle, 6 * channels, layout)
     rois = rois[:, [0, 1, 2, 3, 4]]
-    x[:, :, -1] = 0  # torchvision's ps_roi_pool and ours differ in whether it counts
+    x[:, :, -1] = 0  # ps_roi_pool of torchvision and detops treat it differently
     x[:, :, :, -1] = 0
     extra = (2,) if op == "ps_roi_align" else ()
     rois = rois.round() if op == "ps_roi_pool" else rois
@@ -240,7 +242,7 @@ def test_position_sensitive(isa, channels, layout, rectangle, op, poison):
     raw = getattr(detops._C, f"{op}_backward")
     grad = torch.randn(pooled.shape).contiguous(memory_format=layout)
     one = raw(grad, rois, 1.0, 3, 2, *x.shape, *extra)
-    # The transpose of the forward pass, which is checked against torchvision elsewhere, too.
+    # Backward is the transpose of forward, which other tests compare with torchvision, too.
     wide = x.double().requires_grad_()
     linear = getattr(detops, op)(wide, rois.double(), (3, 2), 1.0, *extra)
     torch.testing.assert_close(pooled.double(), linear.detach(), atol=1e-4, rtol=1e-4)
@@ -253,8 +255,10 @@ def test_position_sensitive(isa, channels, layout, rectangle, op, poison):
 @pytest.mark.parametrize("size", [(1, 1), (3, 2)])
 @pytest.mark.parametrize("channels", [1, 9, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.double, torch.half, torch.bfloat16])
-def test_position_sensitive_of_either_layout(isa, dtype, channels, size, rectangle, op, poison):
-    """A channels_last map is read as it is or in copies of planes: the bits are the same."""
+def test_both_layouts_give_the_same_position_sensitive_bits(
+    isa, dtype, channels, size, rectangle, op, poison
+):
+    """The kernel reads a channels_last map as it is or copies planes, with the same bits."""
     x, rois = inputs(rectangle, size[0] * size[1] * channels, torch.contiguous_format, dtype, 1)
     rois = rois.to(torch.promote_types(dtype, torch.float32))
     rois[:, 0] = 0
@@ -263,7 +267,7 @@ def test_position_sensitive_of_either_layout(isa, dtype, channels, size, rectang
     call, raw = getattr(detops, op), getattr(detops._C, f"{op}_backward")
     pooled = call(x, rois, size, 1.0, *extra)
     assert torch.equal(call(last, rois, size, 1.0, *extra), pooled)
-    many = rois.repeat(40, 1)  # enough for copies
+    many = rois.repeat(40, 1)  # enough RoIs for copies
     assert torch.equal(call(last, many, size, 1.0, *extra), pooled.repeat(40, 1, 1, 1))
     tolerance = {torch.half: 2e-3, torch.bfloat16: 1e-2}.get(dtype, 1e-5)
     if channels == 1:
@@ -283,8 +287,8 @@ def test_position_sensitive_of_either_layout(isa, dtype, channels, size, rectang
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.double, torch.half, torch.bfloat16])
 @pytest.mark.parametrize("channels", [1, 3, 4, 9, 15, 40])
-def test_roi_align_of_few_samples(isa, dtype, channels, poison):
-    # So few bins and samples go RoI by RoI; larger ones by lists of pixels, of many planes at once.
+def test_roi_align_of_few_samples_matches_torchvision(isa, dtype, channels, poison):
+    # The kernel pools few bins and samples RoI by RoI, and more by pixel lists over many planes.
     tolerance = {torch.double: 1e-12, torch.half: 2e-3, torch.bfloat16: 1e-2}.get(dtype, 2e-5)
     for rectangle in ("two pixels", "half the map", "all sizes"):
         x, rois = inputs(rectangle, channels, torch.contiguous_format, dtype)
@@ -301,15 +305,15 @@ def test_roi_align_of_few_samples(isa, dtype, channels, poison):
     torch.testing.assert_close(pooled.double(), expected.double(), atol=tolerance, rtol=tolerance)
 
 
-def test_a_batch_index_out_of_range_with_few_samples():
+def test_batch_index_out_of_range_raises_with_few_samples():
     x = torch.randn(2, 3, 9, 9)
     for image in (-1.0, 2.0, torch.nan):
         with pytest.raises(RuntimeError, match="boxes\\[1, 0\\] is a batch index"):
             detops.roi_align(x, torch.tensor([[0.0, 1, 1, 5, 5], [image, 1, 1, 5, 5]]), 1, 1.0, 2)
 
 
-@pytest.mark.parametrize("sampling", [1, -1])  # RoI by RoI, and by lists of pixels
-def test_the_first_of_many_bad_boxes_is_named(sampling, two_threads):
+@pytest.mark.parametrize("sampling", [1, -1])  # RoI by RoI, and by pixel lists
+def test_error_names_the_first_of_many_bad_boxes(sampling, two_threads):
     rois = torch.tensor([0.0, 1, 1, 5, 5]).repeat(4000, 1)
     rois[1900:, 0] = 1.0
 
@@ -323,13 +327,13 @@ def test_the_first_of_many_bad_boxes_is_named(sampling, two_threads):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [1, 3, 33])
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
-def test_roi_pool_gradient_of_few_bins(isa, dtype, channels, layout, poison):
-    # So few that each sum has a place of its own, instead of a copy of the map.
+def test_roi_pool_gradient_of_few_bins_matches_sums(isa, dtype, channels, layout, poison):
+    # With so few bins each sum has its own slot instead of a copy of the map.
     x = torch.randn(2, channels, 90, 100).to(dtype).contiguous(memory_format=layout)
     box = [20.0, 30, 60, 70]
-    rois = torch.tensor([[1, *box], [0, *box], [1, *box], [1, 0, 0, 9, 9]])  # several a pixel
+    rois = torch.tensor([[1, *box], [0, *box], [1, *box], [1, 0, 0, 9, 9]])  # several per pixel
     pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, 3, 2)
-    argmax[3, 0, 0, 0], argmax[3, 0, 0, 1] = -1, 90 * 100  # nowhere
+    argmax[3, 0, 0, 0], argmax[3, 0, 0, 1] = -1, 90 * 100  # outside the map
     grad = torch.randn(pooled.shape).to(dtype).contiguous(memory_format=layout)
     got = detops._C.roi_pool_backward(grad, x, rois, argmax, 1.0, 3, 2, *x.shape)
     sums = torch.zeros(2, channels, 90 * 100)
@@ -345,8 +349,8 @@ def test_roi_pool_gradient_of_few_bins(isa, dtype, channels, layout, poison):
 
 
 @pytest.mark.parametrize("channels", [1, 4, 6])
-def test_roi_pool_of_bins_smaller_than_a_pixel(isa, channels, poison):
-    # Neighbouring bins have the same pixels.
+def test_roi_pool_of_subpixel_bins_matches_torchvision(isa, channels, poison):
+    # Neighbouring bins share pixels.
     x, rois = inputs("all sizes", channels, torch.contiguous_format)
     for size in ((28, 28), (90, 3), (2, 130)):
         pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, *size)
@@ -381,8 +385,8 @@ print(peak_of(ours), peak_of(theirs))
         "'roi_pool', 'backward', 'channels_last', 'bfloat16', channels=3, rois=1000",
     ],
 )
-def test_peak_of_memory(arguments):
-    """At most twice torchvision's, whatever the number of channels."""
+def test_peak_memory_is_at_most_twice_torchvision(arguments):
+    """The bound holds for any number of channels."""
     code = PEAK.format(arguments=arguments)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours, theirs = map(int, run.stdout.split())

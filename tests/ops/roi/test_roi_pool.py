@@ -21,7 +21,7 @@ def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, dev
 
 
 def rois_for(images, count, size=40.0, dtype=torch.float32):
-    """Reaching beyond a map of `size` on all sides, some inverted, many with halves."""
+    """Returns RoIs that reach beyond a map of `size`; some are inverted, many have halves."""
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator)
     low = torch.rand(count, 2, generator=generator) * size * 1.4 - size * 0.4
@@ -40,7 +40,7 @@ SHAPES = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.0625])
 @pytest.mark.parametrize(("shape", "size"), SHAPES)
-def test_equals_torchvision(isa, device, layout, dtype, scale, shape, size):
+def test_roi_pool_matches_torchvision(isa, device, layout, dtype, scale, shape, size):
     x = feature_map(*shape, layout=layout, dtype=dtype, device=device)
     rois = rois_for(shape[0], 40, max(shape[2:]) / scale, dtype).to(device)
     theirs, their_index = torch.ops.torchvision.roi_pool(x, rois, scale, *size)
@@ -54,7 +54,7 @@ def test_equals_torchvision(isa, device, layout, dtype, scale, shape, size):
     (ours_grad,) = torch.autograd.grad(pooled, x, grad)
     (theirs_grad,) = torch.autograd.grad(theirs, x, grad)
     exact, magnitude = reference.roi_pool_backward(grad.cpu(), rois.cpu(), index.cpu(), x.shape)
-    # A sum of few enough terms for their roundings to stay within eight.
+    # The sums have so few terms that their error stays within eight roundings.
     for one in (ours_grad, theirs_grad):
         error = (one.cpu().double() - exact).abs()
         assert (error <= 8 * torch.finfo(dtype).eps * magnitude).all()
@@ -62,7 +62,7 @@ def test_equals_torchvision(isa, device, layout, dtype, scale, shape, size):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_equals_the_reference(isa, device, layout, dtype):
+def test_roi_pool_matches_reference(isa, device, layout, dtype):
     x = feature_map(2, 5, 9, 12, layout=layout, dtype=dtype, device=device).detach()
     x[0, 1, 2:5] = 1.0  # ties: the first counts
     rois = rois_for(2, 25, 14.0).to(device)
@@ -89,7 +89,7 @@ def test_half_precision_sums_in_float32(isa, device, dtype, layout, channels):
     assert torch.equal(ours_grad, expected_grad.to(dtype))
 
 
-# Shape, RoIs, sides: what makes the CPU kernels choose between their ways.
+# Shape, number of RoIs, range of box sides: they select the path of the CPU kernels.
 WAYS = {
     "many RoIs": ((2, 33, 40, 50), 2600, (3, 12)),
     "one image, many channels": ((1, 130, 41, 50), 300, (3, 30)),
@@ -104,7 +104,7 @@ WAYS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_equals_torchvision(device, layout, dtype, way, two_threads, poison):
+def test_every_kernel_path_matches_torchvision(device, layout, dtype, way, two_threads, poison):
     shape, count, (least, most) = WAYS[way]
     generator = torch.Generator().manual_seed(2)
     x = feature_map(*shape, layout=layout, device=device, dtype=dtype)
@@ -113,7 +113,7 @@ def test_every_way_equals_torchvision(device, layout, dtype, way, two_threads, p
     image = torch.randint(shape[0], (count, 1), generator=generator)
     image[image == 2] = 1
     rois = torch.cat([image, centre - side / 2, centre + side / 2], 1).to(device)
-    # On the CPU: its kernel on a GPU is not deterministic, which is an error here.
+    # Runs on the CPU: the GPU kernel of torchvision is nondeterministic, which raises here.
     wide = x.detach().float().cpu().requires_grad_()
     expected = torchvision_roi_pool(wide, rois.cpu(), 7)
     grad = torch.randn(expected.shape, generator=generator).to(dtype)
@@ -134,7 +134,7 @@ def test_every_way_equals_torchvision(device, layout, dtype, way, two_threads, p
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nan_and_infinity_among_the_pixels(isa, device, layout):
+def test_maximum_skips_nan_pixels(isa, device, layout):
     nan, inf = math.nan, math.inf
     rows = [[nan, 1.0, 3.0], [3.0, nan, -inf], [nan, nan, -inf], [-inf, nan, inf]]
     x = torch.tensor(rows, device=device).view(1, 1, 4, 3).expand(1, 19, 4, 3)
@@ -147,7 +147,7 @@ def test_nan_and_infinity_among_the_pixels(isa, device, layout):
     for c in range(19):
         torch.testing.assert_close(ours[:, c, 0, 0], expected, equal_nan=True, rtol=0, atol=0)
         assert torch.equal(argmax[:, c, 0, 0].long(), index)
-    # Where there is a number, it is torchvision's.
+    # Bins with a number match torchvision.
     theirs = torchvision_roi_pool(x, rois, 1)
     keep = [0, 1, 5]
     assert torch.equal(ours[keep], theirs[keep])
@@ -155,7 +155,7 @@ def test_nan_and_infinity_among_the_pixels(isa, device, layout):
     assert grad.sum() == theirs.numel()
 
 
-def test_boxes_as_a_list_and_modules(device):
+def test_list_and_module_match_op(device):
     x = feature_map(3, 4, 9, 9, device=device)
     boxes = [rois_for(1, n, 9.0)[:, 1:].to(device) for n in (2, 0, 3)]
     index = torch.tensor([0.0, 0, 2, 2, 2], device=device)
@@ -168,7 +168,7 @@ def test_boxes_as_a_list_and_modules(device):
 
 
 def test_boxes_keep_their_precision(device):
-    # float16 does not hold 2049.
+    # float16 cannot represent 2049.
     x = torch.arange(2100.0, device=device).view(1, 1, 1, -1).half()
     rois = torch.tensor([[0.0, 2049, 0, 2049, 0]], device=device)
     for boxes in (rois, rois.double()):
@@ -177,7 +177,7 @@ def test_boxes_keep_their_precision(device):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_not_contiguous(device, layout):
+def test_roi_pool_accepts_strided_tensors(device, layout):
     x = feature_map(4, 6, 8, 20, layout=layout, device=device).detach()[::2, ::2, :, 1::2]
     rois = rois_for(2, 6, 9.0).to(device).repeat(1, 2)[:, :5]
     expected = detops.roi_pool(x.contiguous(), rois.contiguous(), 2)
@@ -192,7 +192,7 @@ def test_not_contiguous(device, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradients(device, layout):
+def test_roi_pool_passes_gradcheck(device, layout):
     x = feature_map(2, 2, 5, 6, layout=layout, dtype=torch.double, device=device)
     rois = rois_for(2, 4, 8.0, torch.double).to(device)
 
@@ -203,7 +203,7 @@ def test_gradients(device, layout):
     assert gradgradcheck(call, (x,))
 
 
-def test_vmap_and_func_grad():
+def test_vmap_and_func_grad_match_loop():
     x = torch.randn(3, 2, 4, 6, 5)
     rois = torch.stack([rois_for(2, 4, 8.0)] * 3) + torch.tensor([0, 0.1, 0.2, 0.3, 0.4])
     rois[:, :, 0] = rois[:, :, 0].floor()
@@ -223,7 +223,7 @@ def test_vmap_and_func_grad():
 
 @pytest.mark.parametrize("index", [2, -1, 7, 1e6, -30000, math.nan, math.inf])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_batch_index_out_of_range(device, values_are_checked, index, layout):
+def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked, index, layout):
     x = feature_map(2, 3, 5, 5, layout=layout, device=device).detach()
     rois = rois_for(2, 3, 5.0).to(device)
     rois[1, 0] = index
@@ -242,7 +242,7 @@ def test_batch_index_out_of_range(device, values_are_checked, index, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_places_are_not_trusted(device, values_are_checked, layout, dtype):
+def test_backward_ignores_invalid_argmax(device, values_are_checked, layout, dtype):
     x = feature_map(1, 2, 4, 5, layout=layout, device=device, dtype=dtype).detach()
     rois = torch.tensor([[0.0, 0, 0, 4, 3]], device=device)
     argmax = torch.tensor([20, -7, 2**31 - 1, 3, -(2**31), 19, 20, -1], dtype=torch.int32)
@@ -267,14 +267,14 @@ ODD_BOXES = {
 
 @pytest.mark.parametrize(("box", "value"), ODD_BOXES.values(), ids=ODD_BOXES.keys())
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_odd_boxes(device, box, value, layout):
+def test_odd_boxes_pool_to_zero_or_the_maximum(device, box, value, layout):
     x = feature_map(1, 3, 16, 16, layout=layout, device=device)
     rois = torch.tensor([[0.0, *box], [0, 1, 1, 9, 9]], device=device)
     for size in (1, 7):
         pooled = detops.roi_pool(x, rois, size)
         if value is not None:
             assert (pooled[0] == value).all()
-        else:  # the bin in the middle holds the whole map
+        else:  # the middle bin holds the whole map
             middle = pooled[0, :, size // 2, size // 2]
             assert torch.equal(middle, x.amax((0, 2, 3)))
         assert torch.equal(pooled[1:], detops.roi_pool(x, rois[1:], size))
@@ -286,7 +286,7 @@ def test_odd_boxes(device, box, value, layout):
     ("shape", "count"), [((2, 3, 4, 4), 0), ((0, 3, 4, 4), 0), ((2, 0, 4, 4), 3)]
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_empty(device, shape, count, layout):
+def test_empty_input_gives_empty_output_and_zero_gradient(device, shape, count, layout):
     x = feature_map(*shape, layout=layout, device=device)
     rois = torch.zeros(count, 5, device=device)
     pooled = detops.roi_pool(x, rois, 2)
@@ -333,7 +333,7 @@ G, A = torch.zeros(3, 2, 2, 2), torch.zeros(3, 2, 2, 2, dtype=torch.int32)
          "roi_pool_backward: the input's size must be"),
     ],
 )  # fmt: skip
-def test_bad_input(call, message):
+def test_roi_pool_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
@@ -342,7 +342,7 @@ def test_bad_input(call, message):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_opcheck(layout):
+def test_roi_pool_passes_opcheck(layout):
     x, rois = feature_map(2, 3, 6, 6, layout=layout).detach(), rois_for(2, 3, 6.0)
     ops = torch.ops.detops
     torch.library.opcheck(ops.roi_pool_forward.default, (x, rois, 0.5, 2, 3))
@@ -352,7 +352,7 @@ def test_opcheck(layout):
 
 
 @pytest.mark.slow
-def test_compile():
+def test_compiled_roi_pool_matches_eager():
     def call(x, rois):
         return detops.roi_pool(x, rois, (3, 2), 0.5).square().sum()
 
@@ -380,7 +380,7 @@ def test_autocast_keeps_the_features_dtype():
     st.sampled_from([1.0, 0.5, 1e-3, 1e3]),
     st.booleans(),
 )
-def test_any_boxes_equal_the_reference(boxes, size, scale, last):
+def test_any_boxes_match_reference(boxes, size, scale, last):
     layout = torch.channels_last if last else torch.contiguous_format
     x = feature_map(1, 2, 5, 6, layout=layout)
     rois = torch.tensor([[0.0, *b] for b in boxes])

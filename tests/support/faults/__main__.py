@@ -1,4 +1,4 @@
-"""``make faults``: commands disturbed at moments of chance, each fault dozens of times."""
+"""``make faults``: disturbs commands at random moments, each fault dozens of times."""
 
 import argparse
 import random
@@ -22,13 +22,13 @@ FAULTS = {
 
 
 def once(kind: str, seed: int) -> tuple[bool, str]:
-    """Whether a fault of that number bit, and what was wrong."""
+    """Tries a fault; returns whether it took effect, and an error message."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             return FAULTS[kind](random.Random(f"{kind} {seed}"), Path(folder)), ""
         except Fault as fault:
             return True, f"{kind}, {seed}: {fault}"
-        except Exception as error:  # of the harness: the other tries go on
+        except Exception as error:  # a bug of the harness: other tries continue
             return True, f"{kind}, {seed}: {error!r}"
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="faults whose names contain this")
     parser.add_argument("--page", type=Path, help="the page that tells how often each was tried")
     arguments = parser.parse_args()
-    # A thread has a heap of its own else, whose memory a limit does not count.
+    # Otherwise each thread has its own heap, and limits do not count its memory.
     LIBC.mallopt(M_ARENA_MAX, 1)
     wrong = 0
     for kind in [k for k in FAULTS if arguments.only in k]:

@@ -1,4 +1,4 @@
-"""`detops detect`: what was disturbed goes on by ``--resume``, to the results of one run."""
+"""`detops detect`: a disturbed run resumes by ``--resume``, to the results of one run."""
 
 import random
 import signal
@@ -24,16 +24,16 @@ TABLES = {"--json": "found.json", "--coco": "coco.json", "--csv": "found.csv"}
 
 @cache
 def photographs() -> Path:
-    """A folder of pictures with something to find."""
+    """Returns a folder of images with objects to detect."""
     return export(Path(mkdtemp(prefix="faults-")), "test", length=IMAGES, size=96).parent
 
 
 class Detect(Command):
-    """A folder of `detops detect`, and the process that works in it."""
+    """A folder of `detops detect`, and the process that writes to it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder.with_suffix(".log"))
-        self.folder, self.pictures = folder, photographs()  # before the process is another
+        self.folder, self.pictures = folder, photographs()  # before the fork
 
     def work(self) -> int:
         torch.set_num_threads(1)
@@ -47,20 +47,20 @@ class Detect(Command):
         part = self.folder / PART.format(0)
         try:
             return part.read_bytes().count(b"\n")
-        except FileNotFoundError:  # not begun, or at the end
+        except FileNotFoundError:  # not started, or finished
             return IMAGES if (self.folder / WHOLE).exists() else 0
 
     def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
-        """Begins, and goes on to a moment of chance before the last image."""
+        """Starts the process and waits for a random moment before the last image."""
         super().reach(rng, IMAGES, before)
 
     def results(self) -> dict[str, str]:
-        """What it has written; the folder's own name is in it."""
+        """Returns the written tables, without the name of the folder."""
         texts = {name: (self.folder / name).read_text() for name in (WHOLE, *TABLES.values())}
         return {name: text.replace(str(self.folder), "") for name, text in texts.items()}
 
     def finish(self) -> None:
-        """Goes on, to the end."""
+        """Resumes and runs to the end."""
         super().finish()
         left = list(self.folder.glob("*.tmp")) + list(self.folder.glob(PART.format("*")))
         require(not left, f"left behind: {left}")
@@ -77,25 +77,25 @@ def _whole() -> dict[str, str]:
 
 
 def ended(how: int, run: Detect, rng: random.Random) -> bool:
-    """By a signal."""
+    """Ends the run by a signal."""
     run.reach(rng)
     return run.signalled(how)
 
 
 def disk_read_only(run: Detect, rng: random.Random) -> bool:
-    """Nothing in the folder changes any more, from some moment on."""
+    """Makes the folder read-only, from a random moment on."""
     becomes_read_only(run.folder, partial(run.reach, rng), run)
     return run.fails("Read-only file system")
 
 
 def file_too_large(run: Detect, rng: random.Random) -> bool:
-    """A limit on the size of files, from some moment on: part of a write succeeds."""
+    """Limits the size of files, from a random moment on: part of a write succeeds."""
     run.reach(rng)
     return run.limit_files(rng.randrange(200, 20_000))
 
 
 def out_of_memory(run: Detect, rng: random.Random) -> bool:
-    """No byte more of address space, from some moment on."""
+    """Denies further address space, from a random moment on."""
     run.reach(rng, keep_no_memory)
     run.limit_memory(rng.randrange(1 << 18))
     return run.fails("memory")
@@ -104,9 +104,9 @@ def out_of_memory(run: Detect, rng: random.Random) -> bool:
 def damaged(
     change: Callable[[bytes, random.Random], bytes], run: Detect, rng: random.Random
 ) -> bool:
-    """A file of the folder after ``kill -9``: told of, and done without.
+    """Damages a file of the folder after ``kill -9``; the command must report it.
 
-    A bit may make another number of one that was found, which nothing can tell.
+    A flipped bit may change a number of a detection, which no check can notice.
     """
     ended(signal.SIGKILL, run, rng)
     kinds = [sorted(run.folder.glob(name)) for name in (SETTINGS, RESULTS, "*.png")]

@@ -1,4 +1,4 @@
-"""A folder that a process cannot write to any more, though it belongs to root."""
+"""A folder that becomes read-only for a process, even for a process of root."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ CLONE_NEWNS = 0x20000
 
 
 def _mount_of_its_own(folder: Path) -> None:
-    """Makes the folder a mount that this process alone sees."""
+    """Makes the folder a mount that only this process sees."""
     if ctypes.CDLL(None).unshare(CLONE_NEWNS) != 0:
         raise PermissionError("no mounts of its own")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
@@ -29,7 +29,7 @@ def _try(folder: Path) -> None:
 
 @cache
 def can_mount() -> bool:
-    """Whether this process may mount."""
+    """Returns whether this process may mount."""
     process = FORK.Process(target=_try, args=(Path("/tmp"),))
     process.start()
     process.join()
@@ -37,10 +37,10 @@ def can_mount() -> bool:
 
 
 def becomes_read_only(folder: Path, reach: Callable[..., None], command: Command) -> None:
-    """A command reaches some moment, and from then on its folder is read-only.
+    """Runs a command to some moment, then makes its folder read-only.
 
-    A mount does not become so while a file in it is open to be written. So another one takes its
-    place: what is open stays, and nothing else can be opened.
+    A mount with a file open for writing cannot become read-only. Therefore another mount takes its
+    place: open files stay writable, but no others can be opened for writing.
     """
     other = folder.with_suffix(".read-only")
     for each in (folder, other):
@@ -49,5 +49,5 @@ def becomes_read_only(folder: Path, reach: Callable[..., None], command: Command
     enter = ["nsenter", "--target", str(command.pid), "--mount", "mount"]
     steps = ["--bind", folder, other], ["-o", "remount,ro,bind", other], ["--move", other, folder]
     for step in steps:
-        # It may have ended before.
+        # The command may have ended before.
         subprocess.run([*enter, *step], check=False, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, and what is asked of them."""
+"""Commands in separate processes, and checks of their behaviour."""
 
 import ctypes
 import multiprocessing
@@ -23,17 +23,17 @@ LATEST = 600  # seconds after which a process hangs
 
 
 class Fault(AssertionError):
-    """Something was lost, or not told."""
+    """Something was lost, or not reported."""
 
 
 def require(holds: object, what: str) -> None:
-    """Raises where something does not hold."""
+    """Raises a Fault if a condition does not hold."""
     if not holds:
         raise Fault(what)
 
 
 def wait_for(holds: Callable[[], object]) -> None:
-    """Until something holds."""
+    """Waits until a condition holds."""
     began = time.monotonic()
     while not holds():
         require(time.monotonic() - began < LATEST, "hangs")
@@ -41,13 +41,13 @@ def wait_for(holds: Callable[[], object]) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Processes of a process."""
+    """Returns the child processes of a process."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in found.split()]
 
 
 def made_once(make: Callable[[], T]) -> Callable[[], T]:
-    """What a function gives, made by the first of several threads that ask for it."""
+    """Caches the result of a function; the first of several threads computes it."""
     made, lock = cache(make), threading.Lock()
 
     def get() -> T:
@@ -58,22 +58,22 @@ def made_once(make: Callable[[], T]) -> Callable[[], T]:
 
 
 def flipped(content: bytes, rng: random.Random) -> bytes:
-    """With another bit."""
+    """Flips a random bit."""
     changed = bytearray(content)
     changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     return bytes(changed)
 
 
 def cut(content: bytes, rng: random.Random) -> bytes:
-    """Without its end."""
+    """Truncates the content at a random position."""
     return content[: rng.randrange(len(content))]
 
 
 def keep_no_memory() -> None:
-    """From now on each block of memory is asked of the system, and given back to it."""
+    """Makes malloc request each block of memory from the system, and return it."""
     LIBC.malloc.restype = ctypes.c_void_p
     resource.setrlimit(resource.RLIMIT_AS, (0, resource.RLIM_INFINITY))
-    for bits in range(26, 9, -1):  # the blocks that lie free
+    for bits in range(26, 9, -1):  # allocates all free blocks
         while LIBC.malloc(1 << bits):
             pass
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -81,29 +81,29 @@ def keep_no_memory() -> None:
 
 
 def limit_memory(pid: int, more: int) -> None:
-    """A process gets so many bytes of address space more than it has."""
+    """Limits a process to `more` bytes beyond its current address space."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
     size = pages * resource.getpagesize() + more
     resource.prlimit(pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
 
 
 class Command:
-    """A command of detops, which works in a fork of this process and writes into a file."""
+    """A detops command that runs in a fork of this process and logs to a file."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
         self.process: multiprocessing.process.BaseProcess | None = None
 
     def work(self) -> int:
-        """The command; its status."""
+        """Runs the command and returns its status."""
         raise NotImplementedError
 
     def done(self) -> int:
-        """How much of it there is."""
+        """Returns how much of the work is done."""
         raise NotImplementedError
 
     def start(self, before: Callable[[], None] = lambda: None) -> None:
-        """Begins, or goes on."""
+        """Starts or resumes the command."""
         self.process = FORK.Process(target=self._run, args=(before,))
         self.process.start()
 
@@ -125,29 +125,32 @@ class Command:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Returns the process id."""
         return self.process.pid
 
     def alive(self) -> bool:
-        """Whether the process is at work."""
+        """Returns whether the process is running."""
         return self.process.is_alive()
 
     def reach(
         self, rng: random.Random, end: int, before: Callable[[], None] = lambda: None
     ) -> None:
-        """Begins, and goes on to a moment of chance before `end` is done."""
+        """Starts the process and waits for a random moment before `end` is done."""
         self.start(before)
         until = rng.randrange(end)
         wait_for(lambda: self.done() >= until or not self.alive())
         time.sleep(rng.random() * 0.1)
 
     def limit(self, kind: int, value: int) -> None:
-        """Limits what the process may have from now on, where it is still at work."""
+        """Limits a resource of the process, if it is still running."""
         if self.alive():
             resource.prlimit(self.pid, kind, (value, resource.RLIM_INFINITY))
 
     def limit_files(self, size: int) -> bool:
-        """No file may become larger; whether it ends by that, and tells of it if its log may."""
+        """Limits the size of files; returns whether the command fails.
+
+        A failure must be reported unless the log has reached the limit.
+        """
         self.limit(resource.RLIMIT_FSIZE, size)
         failed = self.end() != 0
         if failed and self.log.stat().st_size < size:
@@ -155,12 +158,12 @@ class Command:
         return failed
 
     def limit_memory(self, more: int) -> None:
-        """So many bytes of address space more than it has."""
+        """Limits the process to `more` bytes beyond its current address space."""
         if self.alive():
             limit_memory(self.pid, more)
 
     def signalled(self, number: int) -> bool:
-        """Ends it by a signal; whether it was not over before."""
+        """Sends a signal; returns whether it ended the process."""
         os.kill(self.pid, number)
         status = self.end()
         require(status in (0, 143, -number), f"ends with {status}")
@@ -169,30 +172,30 @@ class Command:
         return status != 0
 
     def end(self) -> int:
-        """The status of the process."""
+        """Waits for the process and returns its status."""
         self.process.join(LATEST)
         require(not self.alive(), "hangs")
         return self.process.exitcode
 
     def finish(self) -> None:
-        """Goes on, to the end."""
+        """Resumes and runs to the end."""
         self.start()
         status = self.end()
         require(status == 0, f"--resume ends with {status}: {self.text()[-600:]}")
 
     def text(self) -> str:
-        """All that it has written."""
+        """Returns the log."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def fails(self, pattern: str) -> bool:
-        """Whether it ends with an error, which must be told in a line of its own."""
+        """Returns whether the command fails, which it must report in its own line."""
         failed = self.end() != 0
         if failed:
             self.told(pattern)
         return failed
 
     def told(self, pattern: str) -> None:
-        """Requires a line of the command's own."""
+        """Requires a line of the command that matches the pattern."""
         lines = [line for line in self.text().splitlines() if "detops:" in line]
         require(any(re.search(pattern, x) for x in lines), f"not told: {pattern}: {lines[-3:]}")
         require("Traceback" not in self.text(), "a traceback")

@@ -1,4 +1,4 @@
-"""`detops serve`: whatever happens, it gives the detections of before, or says why not."""
+"""`detops serve`: after any fault, it gives the same detections or reports the reason."""
 
 import http.client
 import json
@@ -25,20 +25,20 @@ from .process import Command, keep_no_memory, made_once, require, wait_for
 
 REQUESTS = 12
 PATH = f"/api/detect?model={SHAPES_WEIGHTS.parent.name}"
-CUT = 0  # for the status of an answer that does not come
-# What a client meets where the server has gone; a reset may come amid an answer.
+CUT = 0  # the status of a missing response
+# Errors of a client if the server has ended; a reset may interrupt a response.
 GONE = (ConnectionError, http.client.RemoteDisconnected, http.client.IncompleteRead)
 
 
 @cache
 def pictures() -> list[bytes]:
-    """Some, with something to find."""
+    """Returns some images with objects to detect."""
     folder = export(Path(mkdtemp(prefix="faults-")), "test", length=3, size=96).parent
     return [file.read_bytes() for file in sorted(folder.rglob("*.png"))]
 
 
 class Server(Command):
-    """A server that has loaded a detector, and requests to it."""
+    """A server with a loaded detector, and requests to it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "server.log")
@@ -53,7 +53,7 @@ class Server(Command):
         return self.finished
 
     def open(self, before: Callable[[], None] = lambda: None) -> "Server":
-        """Starts, and waits until it answers."""
+        """Starts the server and waits until it responds."""
         told = len(self.text())
         self.start(before)
         address = re.compile(r"http://127\.0\.0\.1:(\d+)/")
@@ -63,7 +63,7 @@ class Server(Command):
         return self
 
     def ask(self, picture: bytes) -> tuple[int, dict]:
-        """The status of an answer, and what it says."""
+        """Returns the status and the content of a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request("POST", PATH, picture)
@@ -73,13 +73,13 @@ class Server(Command):
             connection.close()
 
     def found(self, picture: bytes) -> list:
-        """The detections of a picture."""
+        """Returns the detections in an image."""
         status, answer = self.ask(picture)
         require(status == 200, f"{status}: {answer}")
         return answer["results"][0]["detections"]
 
     def close(self) -> None:
-        """Ends."""
+        """Kills the server, if it is running."""
         if self.alive():
             os.kill(self.pid, signal.SIGKILL)
             self.end()
@@ -87,7 +87,7 @@ class Server(Command):
 
 @made_once
 def expected() -> list[list]:
-    """The detections in each picture."""
+    """Returns the detections in each image."""
     server = Server(Path(mkdtemp(prefix="faults-"))).open()
     found = [server.found(picture) for picture in pictures()]
     server.close()
@@ -96,13 +96,13 @@ def expected() -> list[list]:
 
 
 def require_served(server: Server) -> None:
-    """That the server does what it did."""
+    """Requires the expected detections."""
     for picture, detections in zip(pictures(), expected(), strict=True):
         require(server.found(picture) == detections, "other detections")
 
 
 def require_another(server: Server) -> None:
-    """That another one takes the port of a server that has ended, and does what it did."""
+    """Requires that a new server takes the port of the ended one and detects the same."""
     try:
         require_served(server.open())
     finally:
@@ -110,10 +110,10 @@ def require_another(server: Server) -> None:
 
 
 def ask_on(server: Server, rng: random.Random, fails: Callable[[int, dict], bool]) -> list[str]:
-    """Requests one after the other; what was wrong with them.
+    """Sends requests one after the other; returns what was wrong with the responses.
 
-    A client is told what it was told before, or `fails` takes an answer of its own or that the
-    connection was cut, or the server has gone.
+    A response must contain the expected detections, or `fails` must accept it or the cut
+    connection. Requests stop once the server has ended.
     """
     wrong = []
     for _ in range(REQUESTS):
@@ -158,14 +158,14 @@ def _signalled(how: int, rng: random.Random, at: Path) -> tuple[Server, int]:
 
 
 def killed(rng: random.Random, at: Path) -> bool:
-    """``kill -9``; another one takes its port at once."""
+    """Sends ``kill -9``; a new server takes the port at once."""
     server, status = _signalled(signal.SIGKILL, rng, at)
     require_another(server)
     return status == -signal.SIGKILL
 
 
 def terminated(rng: random.Random, at: Path) -> bool:
-    """SIGTERM: it is told; another one takes the port."""
+    """Sends SIGTERM, which the server must report; a new server takes the port."""
     server, status = _signalled(signal.SIGTERM, rng, at)
     require(status == 143, f"ends with {status}: {server.text()}")
     server.told("stopped by SIGTERM")
@@ -174,17 +174,17 @@ def terminated(rng: random.Random, at: Path) -> bool:
 
 
 def out_of_memory(rng: random.Random, at: Path) -> bool:
-    """No byte more of address space for a while."""
+    """Denies further address space for a while."""
     expected()
     server = Server(at).open(keep_no_memory)
     try:
-        require_served(server)  # by then all modules are loaded
+        require_served(server)  # after this, all modules are loaded
         server.limit_memory(rng.randrange(1 << 20))
         refused = []
 
         def fails(status: int, told: dict) -> bool:
             refused.append(status)
-            # A thread's stack is memory, too, and so is an answer.
+            # The stack of a thread needs memory, too, and so does a response.
             said = re.search("memory|start new thread", str(told))
             return status == CUT or (status == 500 and said is not None)
 
@@ -199,7 +199,7 @@ def out_of_memory(rng: random.Random, at: Path) -> bool:
 
 
 def clients_leave(rng: random.Random, at: Path) -> bool:
-    """Clients that are cut off anywhere, some of them by a reset."""
+    """Cuts clients off anywhere, some of them by a reset."""
     expected()
     server = Server(at).open()
     try:

@@ -1,8 +1,7 @@
 """`detops train`, in one process and in two.
 
-What was disturbed goes on by ``--resume``, and must end with the weights of a run that nothing
-happened to and a line of metrics for each step; where the process could tell, a line of its own
-names the cause.
+A disturbed run resumes by ``--resume``. It must end with the weights of an undisturbed run and a
+line of metrics for each step. If the process could report the cause, its own line must name it.
 """
 
 import json
@@ -39,18 +38,18 @@ from .process import (
 )
 
 STEPS, PERIOD = 16, 3
-YEARS = 3e8  # some ten, in seconds
+YEARS = 3e8  # about ten years in seconds
 CHANGES = ("SOLVER.MAX_ITER", STEPS, "SOLVER.CHECKPOINT_PERIOD", PERIOD)
 
 
 def lines_of(folder: Path) -> int:
-    """How many steps have one."""
+    """Returns the number of lines of metrics."""
     file = folder / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def steps_of(metrics: bytes) -> list[int]:
-    """Those with a line that is whole."""
+    """Returns the steps with a complete line."""
     found = []
     for line in metrics.split(b"\n"):
         with suppress(ValueError, TypeError, KeyError):
@@ -59,12 +58,12 @@ def steps_of(metrics: bytes) -> list[int]:
 
 
 class Run(Command):
-    """A folder of `detops train`, and the process that works in it."""
+    """A folder of `detops train`, and the process that writes to it."""
 
     def __init__(self, folder: Path, *changes: object) -> None:
         super().__init__(folder.with_suffix(".log"))
         self.folder, self.changes = folder, changes
-        self.lost = 0  # lines of metrics that a fault took away
+        self.lost = 0  # lines of metrics that a fault removed
 
     def work(self) -> int:
         torch.set_num_threads(1)
@@ -74,12 +73,12 @@ class Run(Command):
         return lines_of(self.folder)
 
     def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
-        """Begins, and goes on to a moment of chance in any part of the run but its end."""
+        """Starts the process and waits for a random moment in the run, except its end."""
         super().reach(rng, STEPS - 1, before)
 
 
 def require_same(folder: Path, whole: Path, lost: int = 0) -> None:
-    """That a run has ended as another did; some lines of metrics may have been taken from it."""
+    """Requires that two runs ended alike; `lost` lines of metrics may be missing."""
     ours, theirs = (load_checkpoint(each / "checkpoint.pt")["model"] for each in (folder, whole))
     require(all(torch.equal(ours[k], v) for k, v in theirs.items()), "other weights")
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -100,13 +99,13 @@ def _whole() -> Path:
 def ended(
     how: int, run: Run, rng: random.Random, before: Callable[[], None] = lambda: None
 ) -> bool:
-    """By a signal: SIGTERM comes before a machine is taken away."""
+    """Ends the run by a signal; SIGTERM comes before a machine is taken away."""
     run.reach(rng, before)
     return run.signalled(how)
 
 
 def worker_killed(run: Run, rng: random.Random) -> bool:
-    """``kill -9`` of a data worker."""
+    """Sends ``kill -9`` to a data worker."""
     run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 2)
     run.reach(rng)
     workers = children(run.pid) if run.alive() else []
@@ -116,12 +115,12 @@ def worker_killed(run: Run, rng: random.Random) -> bool:
 
 
 def newest(folder: Path) -> Path | None:
-    """The last checkpoint."""
+    """Returns the last checkpoint."""
     return max(folder.glob("checkpoint_*.pt"), default=None)
 
 
 def begin_anew(run: Run) -> None:
-    """A run whose only checkpoint is damaged says so, and begins anew without it."""
+    """Restarts a run without its only checkpoint if that is damaged, which it must report."""
     if len(list(run.folder.glob("checkpoint_*.pt"))) != 1:
         return
     run.start()
@@ -132,7 +131,7 @@ def begin_anew(run: Run) -> None:
 
 
 def damaged(change: Callable[[bytes, random.Random], bytes], run: Run, rng: random.Random) -> bool:
-    """The newest checkpoint and the metrics, after ``kill -9``."""
+    """Damages the newest checkpoint, the metrics or both, after ``kill -9``."""
     ended(signal.SIGKILL, run, rng)
     metrics = run.folder / "metrics.jsonl"
     there = [file for file in (newest(run.folder), metrics) if file and file.exists()]
@@ -143,23 +142,23 @@ def damaged(change: Callable[[bytes, random.Random], bytes], run: Run, rng: rand
         changed = change(content, rng)
         if file == metrics:
             before = steps_of(content)
-            # Nothing can tell a step whose number became another.
+            # No check can notice a step whose number became another.
             while (left := steps_of(changed)) != sorted({*left} & {*before}):
                 changed = change(content, rng)
             run.lost = len(before) - len(left)
-        file.unlink()  # checkpoint.pt may be another name of it
+        file.unlink()  # checkpoint.pt may be another name of the file
         file.write_bytes(changed)
     begin_anew(run)
     return bool(chosen)
 
 
 def disk_full(run: Run, rng: random.Random) -> bool:
-    """No byte more for checkpoints, from some moment on."""
+    """Fills the disk for checkpoints, from a random moment on."""
     run.reach(rng)
     file = run.folder / "checkpoint.pt.tmp"
     run.folder.mkdir(exist_ok=True)
     while run.alive():
-        # One may be being written, whose end takes the name away.
+        # A checkpoint that is being written occupies the name until it is complete.
         with suppress(FileExistsError):
             os.symlink("/dev/full", file)
         time.sleep(0.001)
@@ -168,29 +167,29 @@ def disk_full(run: Run, rng: random.Random) -> bool:
 
 
 def disk_read_only(run: Run, rng: random.Random) -> bool:
-    """Nothing in the folder changes any more, from some moment on."""
+    """Makes the folder read-only, from a random moment on."""
     becomes_read_only(run.folder, partial(run.reach, rng), run)
     return run.fails("Read-only file system")
 
 
 def file_too_large(run: Run, rng: random.Random) -> bool:
-    """A limit on the size of files, from some moment on: part of a write succeeds."""
+    """Limits the size of files, from a random moment on: part of a write succeeds."""
     run.reach(rng)
     return run.limit_files(rng.randrange(200, 200_000))
 
 
 def out_of_memory(run: Run, rng: random.Random) -> bool:
-    """No byte more of address space, from some moment on."""
+    """Denies further address space, from a random moment on."""
     run.reach(rng, keep_no_memory)
     run.limit_memory(rng.randrange(1 << 18))
     return run.fails("memory")
 
 
 def clocks_jump(run: Run, rng: random.Random) -> bool:
-    """All clocks go forward by years, that of the day back, too; then ``kill -9``.
+    """Moves all clocks forward by years, the time of day also back, then sends ``kill -9``.
 
-    Until it goes on, the times of its files become any. Training measures by `perf_counter`, and
-    data workers are waited for by `monotonic`.
+    Before the run resumes, its files get random times. Training measures by `perf_counter` and
+    waits for data workers by `monotonic`.
     """
     run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 1)
     asked = FORK.RawArray("i", len(CLOCKS))
@@ -213,7 +212,7 @@ CLOCKS = {"perf_counter": 0.0, "monotonic": 0.0, "time": -YEARS}  # how far they
 def jumping(
     clock: Callable[[], float], back: float, asked: MutableSequence[int], number: int
 ) -> Callable[[], float]:
-    """A clock that jumps every now and then; counts how often it is asked."""
+    """Returns a clock that sometimes jumps, and counts its calls."""
     rng, ahead = random.Random(number), 0.0
 
     def now() -> float:
@@ -227,12 +226,12 @@ def jumping(
 
 
 def two_runs(run: Run, rng: random.Random) -> bool:
-    """A second run in the folder of the first."""
+    """Starts a second run in the folder of the first."""
     run.reach(rng)
     other = Run(run.folder, *run.changes)
     other.log = run.folder.with_suffix(".other.log")
     alive = run.alive()
-    if alive:  # and it stays so
+    if alive:  # and keep it alive
         os.kill(run.pid, signal.SIGSTOP)
     other.start()
     status = other.end()
@@ -275,7 +274,7 @@ def _whole_of_two() -> Path:
 
 
 def one_of_two_killed(rng: random.Random, at: Path) -> bool:
-    """``kill -9`` of one of two processes, which torchrun starts again, both."""
+    """Sends ``kill -9`` to one of two processes; torchrun restarts both."""
     whole = _whole_of_two()
     folder = at / "run"
     run = _two_processes(folder)
