@@ -1,7 +1,9 @@
 # make demo    set up, detect tree crowns in a photograph, compare the ops with torchvision's
-# make test    set up, run the test suite
-# make test-quick   the quick part of it, on the processor's own instruction set
-# make durations   seconds per test file and the slowest tests, in build/durations.md; MARK="not slow"
+# make test    set up, run the tests that show whether a change is right
+# make test-quick   the quick ones of them, on the processor's own instruction set
+# make test-all     every test, as before a release
+# make durations    seconds per test file and the slowest tests, in build/durations.md; MARK="not slow"
+# make planted      does `make test` find the bugs of tests/support/planted/bugs.py? BUGS="parts of names"
 # make peers   the packages that tests of detops.compat run unchanged: mmdet, transformers, ultralytics
 # make lint    formatting, lint and types
 # make bench   benchmarks against other libraries: benchmarks/results, docs/performance.md
@@ -50,20 +52,26 @@ WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolatio
 # A file's tests stay together: some share what takes minutes.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-quick durations peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
+.PHONY: demo test test-quick test-all durations planted peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
 
 test: $(VENV)/.built
-	$(PYTEST)
+	$(PYTEST) -m "not exhaustive"
 
 test-quick: $(VENV)/.built
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not exhaustive"
+
+test-all: $(VENV)/.built
+	$(PYTEST)
 
 durations: $(VENV)/.built
 	$(PYTEST) -m "$(MARK)" --junitxml=build/durations.xml
 	$(BIN)/python tests/support/durations.py build/durations.xml | tee build/durations.md
+
+planted: $(VENV)/.built
+	cd tests/support && $(BIN)/python -m planted $(BUGS)
 
 # Without what they depend on: see there.
 peers: $(VENV)/.dependencies

@@ -23,34 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# CPU kernel variants for large inputs: slow to emulate, and without a counterpart in CUDA kernels.
-LARGE_WAYS = (
-    "many RoIs",
-    "large map",
-    "a band of rows that moves down",
-    "one RoI taller than the band",
-    "several rows at a time",
-    "a row at a time",
-)
-
-
-@pytest.hookimpl(tryfirst=True)  # runs before marks select tests
-def pytest_collection_modifyitems(config, items):
-    """Skips instruction sets for CUDA kernels; emulation tests only these kernels."""
-    emulated = detops._C.emulated
-
-    def is_of_use(item):
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        on_gpu = params.get("device") == "cuda"
-        if (emulated or on_gpu) and params.get("isa", ISAS[0]) != ISAS[0]:
-            return False
-        if not emulated:
-            return True
-        large = params.get("way") in LARGE_WAYS
-        return "device" in item.fixturenames and not on_gpu and not large
-
-    config.hook.pytest_deselected(items=[item for item in items if not is_of_use(item)])
-    items[:] = filter(is_of_use, items)
+pytest_plugins = ["selection"]
 
 
 @pytest.fixture(scope="module")

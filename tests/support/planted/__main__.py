@@ -1,0 +1,99 @@
+"""Plants one bug after the other into a copy of the project and runs tests until one fails.
+
+Prints a line per bug: whether it was found, by which test, and after how long.
+
+python -m planted                     # every bug, by the tests of `make test`
+python -m planted --mark "" NaN       # bugs with NaN in their names, by all tests
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+from paths import ROOT
+
+from .bugs import BUGS, Bug
+
+COPIES = ROOT / "build" / "planted"
+CLEAN, TREE = COPIES / "clean", COPIES / "tree"
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(TREE), "MAX_JOBS": "2", "FORCE_CUDA": "0"}
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=TREE,
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+    )
+
+
+def build() -> None:
+    done = run("setup.py", "--quiet", "build_ext", "--inplace")
+    if done.returncode:
+        raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
+
+
+def restore() -> None:
+    """Makes the tree a clean one, built. Build files hold the tree's path, so it keeps its name."""
+    shutil.rmtree(TREE, ignore_errors=True)
+    if not CLEAN.exists():
+        files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+        for file in filter(None, files.split("\0")):
+            (TREE / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, TREE / file, follow_symlinks=False)
+        build()
+        shutil.copytree(TREE, CLEAN, symlinks=True)
+    else:
+        shutil.copytree(CLEAN, TREE, symlinks=True)
+
+
+def plant(bug: Bug) -> None:
+    text = (ROOT / bug.file).read_text()
+    if text.count(bug.old) != 1:
+        raise RuntimeError(f"{bug.name}: {bug.file} must have the text once")
+    (TREE / bug.file).write_text(text.replace(bug.old, bug.new))
+    if bug.file.startswith("csrc/"):
+        build()
+
+
+def first_failure(bug: Bug, mark: str) -> str:
+    """Returns the first test that failed, or an empty string."""
+    rooms = [f"tests/{room}" for room in bug.rooms.split()]
+    command = ["-m", "pytest", "-x", "--numprocesses", "2", "--dist", "loadfile", "-m", mark]
+    done = run(*command, "-p", "no:cacheprovider", *rooms)
+    if done.returncode == 0:
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.M)
+    if found is None:
+        raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
+    return found[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mark", default="not exhaustive", help="of the tests to run")
+    parser.add_argument("names", nargs="*", help="parts of the names of bugs; default: all bugs")
+    arguments = parser.parse_args()
+    names = arguments.names
+    chosen = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
+    missed = 0
+    for bug in chosen:
+        restore()
+        plant(bug)
+        began = time.monotonic()
+        test = first_failure(bug, arguments.mark)
+        missed += not test
+        seconds = time.monotonic() - began
+        print(f"{bug.name}: {test or 'NOT FOUND'} ({seconds:.0f} s)", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} found")
+    return missed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

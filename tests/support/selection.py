@@ -1,0 +1,80 @@
+"""Selects and orders tests: a pytest plugin, registered by tests/conftest.py.
+
+Cases that need a GPU are deselected without one, and counted per file at the end of the run. Files
+that take long start first, so that no worker ends with one of them.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fuzz.case import ISAS
+from needs import NEEDS_GPU
+from paths import ROOT
+
+import detops
+
+# Seconds per file, which `make durations` measures.
+DURATIONS = Path(__file__).with_name("durations.json")
+# CPU kernel variants for large inputs: slow to emulate, and without a counterpart in CUDA kernels.
+LARGE_WAYS = (
+    "many RoIs",
+    "large map",
+    "a band of rows that moves down",
+    "one RoI taller than the band",
+    "several rows at a time",
+    "a row at a time",
+)
+WITHOUT_GPU = pytest.StashKey[Counter]()
+
+
+def file_of(item):
+    return item.path.relative_to(ROOT).as_posix()
+
+
+def lacks_gpu(item):
+    return NEEDS_GPU.args[0] and NEEDS_GPU.mark in item.iter_markers("skipif")
+
+
+def is_of_use(item):
+    """Skips instruction sets for CUDA kernels; emulation tests only these kernels."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    on_gpu = params.get("device") == "cuda"
+    if (detops._C.emulated or on_gpu) and params.get("isa", ISAS[0]) != ISAS[0]:
+        return False
+    if not detops._C.emulated:
+        return True
+    return "device" in item.fixturenames and not on_gpu and params.get("way") not in LARGE_WAYS
+
+
+@pytest.hookimpl(tryfirst=True)  # runs before marks select tests
+def pytest_collection_modifyitems(config, items):
+    used = [item for item in items if is_of_use(item)]
+    lacking = {item for item in used if lacks_gpu(item)}
+    config.stash[WITHOUT_GPU] = Counter(map(file_of, lacking))
+    kept = [item for item in used if item not in lacking]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    seconds = json.loads(DURATIONS.read_text())
+    items[:] = sorted(kept, key=lambda item: -seconds.get(file_of(item), 0))
+
+
+def pytest_sessionfinish(session):
+    """Sends the counts of a worker to the process that prints them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["without_gpu"] = dict(session.config.stash.get(WITHOUT_GPU, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Each worker collects all tests, and counts the same ones."""
+    node.config.stash[WITHOUT_GPU] = Counter(node.workeroutput.get("without_gpu", {}))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    counts = config.stash.get(WITHOUT_GPU, Counter())
+    if counts:
+        terminalreporter.section(f"{counts.total()} cases need a GPU and did not run")
+        for file, count in sorted(counts.items()):
+            terminalreporter.line(f"{count:6} {file}")
