@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from paths import ROOT
@@ -116,6 +117,7 @@ def test_calls_of_other_packages_match_their_signatures(package):
     assert rows
     python(
         "-c",
+        f"import sys; sys.path.append({str(Path(__file__).parent)!r})\n"
         "import detops.compat, test_docs_compat as t\n"
         "detops.compat.provide('mmcv')\n"
         f"for row in {rows!r}: t.check_their_side(row)",
