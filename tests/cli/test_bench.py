@@ -37,7 +37,7 @@ def test_plain_pytorch_versions_give_the_same_results():
     torch.testing.assert_close(plain_roi_align(x, rois, 7, 0.25, 2), ours)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_case_runs_once_and_agrees(monkeypatch):
     """Runs all cases except the largest; compared calls must do the same work."""
     ops = set()

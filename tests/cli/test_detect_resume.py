@@ -219,7 +219,7 @@ def uninterrupted(tmp_path_factory, photographs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterrupted, processes):
     output = tmp_path / "out"
     process = start(output, photographs, "--batch", "2", seconds=0.1)
@@ -240,7 +240,7 @@ def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterru
     assert results(output) == uninterrupted
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_share_the_images(tmp_path, photographs, uninterrupted):
     output = tmp_path / "out"
     process = start(output, photographs, "--batch", "3", processes=2, seconds=0.05)
@@ -251,7 +251,7 @@ def test_processes_share_the_images(tmp_path, photographs, uninterrupted):
     assert errors.count("24 images in") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_parallel_run_reports_one_broken_image(tmp_path, photographs):
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"nothing")

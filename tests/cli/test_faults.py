@@ -13,7 +13,7 @@ from paths import environment
 from detops.engine.checkpoint import save_checkpoint
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["detect: kill -9", "serve: clients leave"])
 def test_commands_survive_a_fault(fault):
     command = [sys.executable, "-m", "faults", "--times", "1", "--jobs", "1", "--only", fault]

@@ -132,7 +132,7 @@ def test_eval_writes_only_its_output(tmp_path, temporary):
     assert [p.name for p in output.iterdir()] == ["results.json"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_export_writes_only_its_file(tmp_path, temporary, format):
     file = tmp_path / "out" / f"a.{format}"

@@ -200,7 +200,7 @@ def test_enable_reports_unwritable_site_packages(site, capsys, monkeypatch):
     assert "cannot be written (Permission denied)" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_enable_applies_to_every_python_of_an_environment(tmp_path):
     """Uses a separate environment with the packages of this one."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)

@@ -6,6 +6,7 @@ from peers import needs, run_tests
 pytestmark = needs("mmcv")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("file", ["peer_mmcv.py", "peer_mmcv_maps.py"])
 def test_mmcv_functions_give_the_expected_results(file):
     run_tests(file, "mmcv")

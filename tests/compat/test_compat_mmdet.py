@@ -50,6 +50,7 @@ def results(tmp_path_factory):
     return json.loads(path.read_text())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("detector", DETECTORS)
 def test_mmdet_detector_builds_detects_and_trains(results, detector):
     result = results[f"{DETECTORS[detector]}.py"]

@@ -4,6 +4,7 @@ import pytest
 from peers import needs, run_tests
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [

@@ -92,6 +92,7 @@ def test_collectives_share_errors_counts_and_best_indices(results):
     assert [result["some"] for result in results] == [1.5, 1.5]
 
 
+@pytest.mark.exhaustive
 def test_killed_worker_is_restarted_without_losing_steps(folder, tmp_path):
     done = torchrun("--max-restarts", 1, worker.__file__, "killed", tmp_path)
     assert done.returncode == 0, done.stderr

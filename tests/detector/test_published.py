@@ -30,7 +30,7 @@ def put_into_cache(name, folder, monkeypatch):
     return model
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "maskrcnn_resnet50_fpn_v2"])
 def test_detections_match_torchvision(tmp_path, monkeypatch, name):
     model = put_into_cache(name, tmp_path, monkeypatch)

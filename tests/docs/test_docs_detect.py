@@ -54,6 +54,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("block", blocks() if PAGE.exists() else ())
 def test_commands_of_the_page_write_their_results(folder, block):
     if "clip.mp4" in block:

@@ -28,7 +28,7 @@ COMPILER = shutil.which(os.environ.get("CXX", "c++").split()[0])
 for module in ("onnxscript", "onnxruntime", "skimage"):
     pytest.importorskip(module)
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.usefixtures("no_traces"),
     pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
     pytest.mark.skipif(CMAKE is None, reason="needs cmake: pip install cmake"),

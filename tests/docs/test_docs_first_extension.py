@@ -26,6 +26,7 @@ def run(folder, *command):
     return result.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_five_files_build_and_pass_their_test(tmp_path):
     files = dict(FILE.findall(PAGE.read_text()))
     assert len(files) == 5

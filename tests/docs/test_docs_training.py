@@ -71,7 +71,7 @@ def folder(tmp_path, monkeypatch):
 
 
 # One test, because later commands use the files of earlier ones.
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_commands_of_the_page_write_their_files(folder, capsys):
     done = []
     for words in commands():

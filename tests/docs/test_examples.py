@@ -53,6 +53,7 @@ def test_train_sequence_learns():
     assert losses[0] > 0.1 and float(error) < 0.01
 
 
+@pytest.mark.exhaustive
 def test_ray_example_finds_what_the_detector_finds(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     pandas = pytest.importorskip("pandas")

@@ -89,6 +89,7 @@ def run(words, capsys):
 
 
 # One test, because later examples use the files of earlier ones.
+@pytest.mark.exhaustive
 def test_help_examples_run_as_written(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     for words in examples(train):

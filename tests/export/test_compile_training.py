@@ -13,10 +13,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_block_per_stage")]
 
 # One config of each kind of detector.
 TRAINED = [
-    ("tree_crowns", "inductor"),
+    pytest.param("tree_crowns", "inductor", marks=pytest.mark.exhaustive),
     ("mask_rcnn_R_50_C4_1x", "aot_eager"),
-    ("keypoint_rcnn_R_50_FPN_1x", "aot_eager"),
-    ("retinanet_R_50_FPN_1x", "aot_eager"),
+    pytest.param("keypoint_rcnn_R_50_FPN_1x", "aot_eager", marks=pytest.mark.exhaustive),
+    pytest.param("retinanet_R_50_FPN_1x", "aot_eager", marks=pytest.mark.exhaustive),
 ]
 
 

@@ -174,11 +174,16 @@ def test_op_in_onnx_gives_the_result_of_pytorch(name, runtime, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "tree_crowns",
         "mask_rcnn_R_50_FPN_1x",
-        "mask_rcnn_R_50_C4_1x",
-        "torchvision_keypoint_rcnn_R_50_FPN",
-        "retinanet_R_50_FPN_1x",
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in (
+                "tree_crowns",
+                "mask_rcnn_R_50_C4_1x",
+                "torchvision_keypoint_rcnn_R_50_FPN",
+                "retinanet_R_50_FPN_1x",
+            )
+        ),
     ],
 )
 @pytest.mark.usefixtures("one_block_per_stage")

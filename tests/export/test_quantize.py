@@ -57,6 +57,7 @@ def shapes(tmp_path_factory):
     return file, [image.float() / 255 for image in map(Shapes(length=24).image, range(24))]
 
 
+@pytest.mark.exhaustive
 def test_int8_command_keeps_the_ap_of_trees(tmp_path, capsys, monkeypatch):
     """The photograph for the command is cut into tiles."""
     file = tmp_path / "new" / "int8.onnx"

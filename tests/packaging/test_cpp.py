@@ -77,6 +77,7 @@ def check_example(example, torch_lib=None):
     return re.findall(r"running with (\S+)", out)[0]
 
 
+@pytest.mark.exhaustive
 def test_cpp_example_gives_the_results_of_python(example):
     version = ".".join(torch.__version__.split(".")[:2])
     assert check_example(example) == version
@@ -84,6 +85,7 @@ def test_cpp_example_gives_the_results_of_python(example):
     assert "libdetops.so" in needed and "libtorch_cpu.so" in needed and "libpython" not in needed
 
 
+@pytest.mark.exhaustive
 def test_cpp_example_reports_wrong_results(example, tmp_path):
     program, inputs = example
     damaged = tmp_path / "damaged.bin"

@@ -46,6 +46,14 @@ def structure(name):
     return str((body, model, cfg.INPUT, cfg.DATALOADER.SIZE_DIVISIBILITY))
 
 
+def configs(*few):
+    """Returns a config of each structure as parameters of a test: all but a few are exhaustive."""
+    names = {structure(name): name for name in CONFIGS}.values()
+    assert set(few) <= set(names)
+    rest = pytest.mark.exhaustive
+    return [pytest.param(name, marks=() if name in few else rest) for name in names]
+
+
 @cache
 def detector_of(structure, name, overrides=()):
     torch.manual_seed(0)

@@ -270,7 +270,7 @@ def test_a_process_that_dies_or_hangs_names_its_case(
     assert kept.op == "axpy" and len(tensors_of(kept.args)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_parallel_processes_split_the_case_numbers(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     run = fuzz.run.Run(["axpy", "box_area", "box_iou"], tmp_path)

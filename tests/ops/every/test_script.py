@@ -153,6 +153,7 @@ DETECTORS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", DETECTORS)
 def test_torchvision_detectors_script_inside_and_after_the_patch(name):
     torch.manual_seed(0)
