@@ -6,17 +6,15 @@ that take long start first, so that no worker ends with one of them.
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from durations import STORED
 from fuzz.case import ISAS
 from needs import NEEDS_GPU
 from paths import ROOT
 
 import detops
 
-# Seconds per file, which `make durations` measures.
-DURATIONS = Path(__file__).with_name("durations.json")
 # CPU kernel variants for large inputs: slow to emulate, and without a counterpart in CUDA kernels.
 LARGE_WAYS = (
     "many RoIs",
@@ -55,7 +53,7 @@ def pytest_collection_modifyitems(config, items):
     config.stash[WITHOUT_GPU] = Counter(map(file_of, lacking))
     kept = [item for item in used if item not in lacking]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    seconds = json.loads(DURATIONS.read_text())
+    seconds = json.loads(STORED.read_text())
     items[:] = sorted(kept, key=lambda item: -seconds.get(file_of(item), 0))
 
 
