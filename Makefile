@@ -68,7 +68,7 @@ test-all: $(VENV)/.built
 
 durations: $(VENV)/.built
 	$(PYTEST) -m "$(MARK)" --junitxml=build/durations.xml
-	$(BIN)/python tests/support/durations.py build/durations.xml $(if $(MARK),,--store) | tee build/durations.md
+	$(BIN)/python tests/support/durations.py build/durations.xml | tee build/durations.md
 
 planted: $(VENV)/.built
 	cd tests/support && $(BIN)/python -m planted $(BUGS)

@@ -1,14 +1,11 @@
-"""Selects and orders tests: a pytest plugin, registered by tests/conftest.py.
+"""Selects tests: a pytest plugin, registered by tests/conftest.py.
 
-Cases that need a GPU are deselected without one, and counted per file at the end of the run. Files
-that take long start first, so that no worker ends with one of them.
+Cases that need a GPU are deselected without one, and counted per file at the end of the run.
 """
 
-import json
 from collections import Counter
 
 import pytest
-from durations import STORED
 from fuzz.case import ISAS
 from needs import NEEDS_GPU
 from paths import ROOT
@@ -51,10 +48,9 @@ def pytest_collection_modifyitems(config, items):
     used = [item for item in items if is_of_use(item)]
     lacking = {item for item in used if lacks_gpu(item)}
     config.stash[WITHOUT_GPU] = Counter(map(file_of, lacking))
-    kept = [item for item in used if item not in lacking]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    seconds = json.loads(STORED.read_text())
-    items[:] = sorted(kept, key=lambda item: -seconds.get(file_of(item), 0))
+    kept = {item for item in used if item not in lacking}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def pytest_sessionfinish(session):
