@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision_networks as networks
 from PIL import Image
-from torchvision.models import get_model, get_model_weights
+from torchvision.models import get_model_weights
 
 from detops import cli
 from detops.cli.options import PACKAGE
@@ -18,22 +18,10 @@ cache = networks.cache  # a fixture
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 
 
-def put_into_cache(name, folder, monkeypatch):
-    """Saves random weights into the torch.hub cache and returns their model."""
-    monkeypatch.setenv("TORCH_HOME", str(folder))
-    torch.manual_seed(0)
-    model = get_model(name, weights=None, weights_backbone=None, num_classes=91).eval()
-    if hasattr(model, "roi_heads"):
-        # Spread the logits, so that some detections are confident.
-        torch.nn.init.normal_(model.roi_heads.box_predictor.cls_score.weight, std=0.2)
-    torch.save(model.state_dict(), networks.cached(name))
-    return model
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "maskrcnn_resnet50_fpn_v2"])
 def test_detections_match_torchvision(tmp_path, monkeypatch, name):
-    model = put_into_cache(name, tmp_path, monkeypatch)
+    model = networks.put_into_cache(name, tmp_path, monkeypatch)
     image = Image.open(VAL).crop((0, 0, 320, 240))
     detector = Detector.from_published(f"torchvision/{name}", "cpu")
     found = detector.detect(image)
@@ -54,7 +42,7 @@ def test_detections_match_torchvision(tmp_path, monkeypatch, name):
 @pytest.mark.slow
 def test_detect_accepts_a_published_name(tmp_path, monkeypatch, capsys):
     name = "ssdlite320_mobilenet_v3_large"
-    put_into_cache(name, tmp_path / "home", monkeypatch)
+    networks.put_into_cache(name, tmp_path / "home", monkeypatch)
     small = tmp_path / "small.png"
     Image.open(VAL).crop((0, 0, 160, 120)).save(small)
     options = ["--score-threshold", "0", "--classes", "Cake,chair", "--json", tmp_path / "o.json"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 from PIL import Image
-from test_published import put_into_cache
+from torchvision_networks import put_into_cache
 
 from detops.cli.options import TREE_CROWNS
 from detops.engine.journal import WHOLE

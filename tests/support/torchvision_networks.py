@@ -5,7 +5,7 @@ from urllib.error import URLError
 import pytest
 import torch
 from torch import nn
-from torchvision.models import detection
+from torchvision.models import detection, get_model
 
 from detops.engine.weights_torchvision import cached_file, newest_weights
 
@@ -123,3 +123,15 @@ def liven(net, pictures, class_0=False):
         if not class_0:
             logits.bias[:: net.head.classification_head.num_classes] = -30
     return net
+
+
+def put_into_cache(name, folder, monkeypatch):
+    """Saves random weights into the torch.hub cache and returns their model."""
+    monkeypatch.setenv("TORCH_HOME", str(folder))
+    torch.manual_seed(0)
+    model = get_model(name, weights=None, weights_backbone=None, num_classes=91).eval()
+    if hasattr(model, "roi_heads"):
+        # Spread the logits, so that some detections are confident.
+        torch.nn.init.normal_(model.roi_heads.box_predictor.cls_score.weight, std=0.2)
+    torch.save(model.state_dict(), cached(name))
+    return model
