@@ -76,6 +76,7 @@ def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
         http="h11",
         ws="none",
         lifespan="off",
+        log_config=None,  # uvicorn's would close every handler of the process
         log_level="error",
         access_log=False,
         proxy_headers=False,

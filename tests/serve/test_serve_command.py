@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`detops serve` from its start to the signal that ends it."""
 
+import logging
 import signal
 import socket
 import subprocess
@@ -121,6 +122,14 @@ def test_shipped_models_are_served_by_default(run):
         "tree_crowns",
         "shapes",
     ]
+
+
+def test_logging_handlers_stay_open(run):
+    with open("/dev/null", "w") as stream:
+        handler = logging.StreamHandler(stream)
+        handler.close = stream.close  # as those of Abseil do
+        run()
+        assert not stream.closed
 
 
 def test_public_host_is_allowed_with_a_warning(run):
