@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -41,19 +43,17 @@ pytestmark = [
 def start(folder, *command):
     """Starts Python with a command under strace."""
     log = folder / "calls"
-    trace = ["strace", "-f", "-qq", "-y", "-s", "300", "-e", f"trace={CALLS}", "-e", "signal=none"]
+    trace = f"strace -f --seccomp-bpf -qq -y -s 300 -e trace={CALLS} -e signal=none -o".split()
     environment = os.environ | {
         "PYTHONPATH": f"{PACKAGE.parent}:{PACKAGE.parent / 'demo'}:{SUPPORT}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(folder / "home"),
-        "TMPDIR": str(folder / "temporary"),
         "XDG_CACHE_HOME": "",
     }
     environment.pop("ORT_DISABLE_TELEMETRY", None)
-    for name in ("home", "temporary"):
-        (folder / name).mkdir()
+    (folder / "home").mkdir()
     return subprocess.Popen(
-        [*trace, "-o", log, sys.executable, *map(str, command)],
+        [*trace, log, sys.executable, *map(str, command)],
         env=environment,
         cwd=folder / "home",
         stdout=subprocess.PIPE,
@@ -93,12 +93,17 @@ def check(calls, *places):
 
 
 @pytest.fixture
-def temporary(tmp_path):
-    """The folder of temporary files, in which detops must leave nothing."""
-    folder = tmp_path / "temporary"
-    yield folder
-    # torchvision imports a part of PyTorch that creates a folder on import.
-    assert all("torchinductor" in p.name and not list(p.iterdir()) for p in folder.iterdir())
+def temporary(monkeypatch):
+    """Makes the folder of temporary files, in which detops must leave nothing.
+
+    Its name is short: data workers open sockets in it, whose names have at most 107 bytes.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setenv("TMPDIR", name)
+        yield Path(name)
+        # torchvision imports a part of PyTorch that creates a folder on import.
+        left = list(Path(name).iterdir())
+        assert all("torchinductor" in p.name and not list(p.iterdir()) for p in left)
 
 
 EVERY_OP = """
