@@ -169,7 +169,10 @@ def as_rois(op: str, boxes: Tensor | list[Tensor], columns: int = 4) -> Tensor:
     wide = torch.float32  # at least: a batch index above 256 has no exact half
     for b in boxes:
         wide = torch.promote_types(wide, b.dtype)
-    rois = [torch.constant_pad_nd(b.to(wide), (1, 0), i) for i, b in enumerate(boxes)]
+    rois = [
+        torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i)
+        for i, b in enumerate(boxes)
+    ]
     return rois[0] if len(rois) == 1 else torch.cat(rois)
 
 

@@ -133,6 +133,7 @@ _multiscale_roi_align = derivative(
     lambda inputs, boxes, *pooling: MultiScaleRoIAlignFunction.run(
         boxes, Pooling(*pooling), *inputs
     ),
+    raw=torch.ops.detops.multiscale_roi_align_forward.default._op,
 )
 
 

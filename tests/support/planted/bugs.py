@@ -163,8 +163,8 @@ PYTHON = [
     Bug(
         "boxes in a list get the number of the image before",
         "detops/ops/_shared.py",
-        "torch.constant_pad_nd(b.to(wide), (1, 0), i)",
-        "torch.constant_pad_nd(b.to(wide), (1, 0), max(0, i - 1))",
+        "b.to(wide), (1, 0), i)",
+        "b.to(wide), (1, 0), max(0, i - 1))",
         "ops/roi",
     ),
     Bug(
