@@ -49,8 +49,8 @@ CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cp
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
-# A file's tests stay together: some share what takes minutes.
-PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist loadfile --no-loadscope-reorder
+# Workers start with halves of all tests, so most files stay together: some share what takes minutes.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist worksteal
 
 .PHONY: demo test test-quick test-all durations planted peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
 

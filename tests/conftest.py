@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 import torch
 from fuzz.case import ISAS, isas
-from needs import CUDA
+from needs import HAS_GPU
 
 import detops
 
@@ -42,7 +42,7 @@ def same_random_numbers_every_run():
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["cpu", CUDA])
+@pytest.fixture(params=["cpu", "cuda"] if HAS_GPU else ["cpu"])
 def device(request):
     return request.param
 

@@ -1,13 +1,13 @@
 """Selects tests: a pytest plugin, registered by tests/conftest.py.
 
-Cases that need a GPU are deselected without one, and counted per file at the end of the run.
+Without a GPU, cases that need one do not run, and are counted per file at the end of the run.
 """
 
 from collections import Counter
 
 import pytest
 from fuzz.case import ISAS
-from needs import NEEDS_GPU
+from needs import HAS_GPU, NEEDS_GPU
 from paths import ROOT
 
 import detops
@@ -28,13 +28,13 @@ def file_of(item):
     return item.path.relative_to(ROOT).as_posix()
 
 
-def lacks_gpu(item):
-    return NEEDS_GPU.args[0] and NEEDS_GPU.mark in item.iter_markers("skipif")
+def params_of(item):
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def is_of_use(item):
     """Skips instruction sets for CUDA kernels; emulation tests only these kernels."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
+    params = params_of(item)
     on_gpu = params.get("device") == "cuda"
     if (detops._C.emulated or on_gpu) and params.get("isa", ISAS[0]) != ISAS[0]:
         return False
@@ -43,12 +43,19 @@ def is_of_use(item):
     return "device" in item.fixturenames and not on_gpu and params.get("way") not in LARGE_WAYS
 
 
+def has_case_for_gpu(item):
+    """Returns whether `device` would have made another case for a GPU."""
+    return "device" in params_of(item) and params_of(item).get("isa", ISAS[0]) == ISAS[0]
+
+
 @pytest.hookimpl(tryfirst=True)  # runs before marks select tests
 def pytest_collection_modifyitems(config, items):
-    used = [item for item in items if is_of_use(item)]
-    lacking = {item for item in used if lacks_gpu(item)}
-    config.stash[WITHOUT_GPU] = Counter(map(file_of, lacking))
-    kept = {item for item in used if item not in lacking}
+    kept = {item for item in items if is_of_use(item)}
+    if not HAS_GPU:
+        lacking = {item for item in kept if NEEDS_GPU.mark in item.iter_markers("skipif")}
+        others = set() if detops._C.emulated else filter(has_case_for_gpu, kept)
+        config.stash[WITHOUT_GPU] = Counter(map(file_of, lacking.union(others)))
+        kept -= lacking
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 

@@ -65,7 +65,7 @@ def plant(bug: Bug) -> None:
 def first_failure(bug: Bug, mark: str) -> str:
     """Returns the first test that failed, or an empty string."""
     rooms = [f"tests/{room}" for room in bug.rooms.split()]
-    command = ["-m", "pytest", "-x", "--numprocesses", "2", "--dist", "loadfile", "-m", mark]
+    command = ["-m", "pytest", "-x", "--numprocesses", "2", "--dist", "worksteal", "-m", mark]
     done = run(*command, "-p", "no:cacheprovider", *rooms)
     if done.returncode == 0:
         return ""
