@@ -42,16 +42,17 @@ def batched_nms(boxes, scores, idxs, iou_threshold, nms):
     return order[keep[order]]
 
 
-def _sample(plane, y, x):
-    h, w = plane.shape
+def _sample(maps, y, x):
+    """Returns the bilinear sample of each map of ``[..., H, W]``."""
+    h, w = maps.shape[-2:]
     if not (-1 <= y <= h and -1 <= x <= w):
-        return 0.0
+        return np.zeros(maps.shape[:-2])
     y, x = min(max(y, 0), h - 1), min(max(x, 0), w - 1)
     y0, x0 = int(y), int(x)
     y1, x1 = min(y0 + 1, h - 1), min(x0 + 1, w - 1)
     fy, fx = y - y0, x - x0
-    top = plane[y0, x0] * (1 - fx) + plane[y0, x1] * fx
-    bottom = plane[y1, x0] * (1 - fx) + plane[y1, x1] * fx
+    top = maps[..., y0, x0] * (1 - fx) + maps[..., y0, x1] * fx
+    bottom = maps[..., y1, x0] * (1 - fx) + maps[..., y1, x1] * fx
     return top * (1 - fy) + bottom * fy
 
 
@@ -68,18 +69,13 @@ def roi_align(input, rois, output_size, spatial_scale, sampling_ratio, aligned):
             w, h = max(w, 1.0), max(h, 1.0)
         ny = sampling_ratio if sampling_ratio > 0 else math.ceil(h / ph)
         nx = sampling_ratio if sampling_ratio > 0 else math.ceil(w / pw)
-        for c in range(maps.shape[1]):
-            for i in range(ph):
-                for j in range(pw):
-                    total = 0.0
-                    for iy in range(ny):
-                        for ix in range(nx):
-                            total += _sample(
-                                maps[int(b), c],
-                                y + (i + (iy + 0.5) / ny) * h / ph,
-                                x + (j + (ix + 0.5) / nx) * w / pw,
-                            )
-                    out[k, c, i, j] = total / max(nx * ny, 1)
+        for i in range(ph):
+            for j in range(pw):
+                for iy in range(ny):
+                    for ix in range(nx):
+                        down = (i + (iy + 0.5) / ny) * h / ph
+                        across = (j + (ix + 0.5) / nx) * w / pw
+                        out[k, :, i, j] += _sample(maps[int(b)], y + down, x + across) / (nx * ny)
     return torch.from_numpy(out)
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from reference import _sample
 
@@ -34,11 +35,14 @@ def rotated_feature_align(features, boxes, scale, points):
     return output
 
 
-def riroi_align_rotated(input, rois, output_size, scale, ratio, orientations, clockwise):
+def riroi_align_rotated(
+    input, rois, output_size, spatial_scale, sampling_ratio, num_orientations, clockwise
+):
     """Samples a rotated grid, each sample from two orientations."""
+    scale, ratio, orientations = spatial_scale, sampling_ratio, num_orientations
     ph, pw = output_size
-    maps = input.detach().double().numpy()
-    output = torch.zeros(len(rois), maps.shape[1], ph, pw, dtype=torch.double)
+    groups = input.detach().double().unflatten(1, (-1, orientations)).numpy()
+    output = np.zeros((len(rois), *groups.shape[1:3], ph, pw))
     for k, (image, cx, cy, w, h, angle) in enumerate(rois.double().tolist()):
         cx, cy, w, h = cx * scale, cy * scale, max(w * scale, 1), max(h * scale, 1)
         turn = math.radians(-angle if clockwise else angle)
@@ -51,9 +55,8 @@ def riroi_align_rotated(input, rois, output_size, scale, ratio, orientations, cl
             across = -w / 2 + (j + (ix + 0.5) / nx) * w / pw
             y = cy + down * math.cos(turn) - across * math.sin(turn)
             x = cx + down * math.sin(turn) + across * math.cos(turn)
-            for c in range(maps.shape[1]):
-                group, o = c - c % orientations, c % orientations
+            sample = _sample(groups[int(image)], y, x) / (ny * nx)
+            for o in range(orientations):
                 for step, share in ((0, 1 - units + whole), (1, units - whole)):
-                    plane = maps[int(image), group + (o - whole + step) % orientations]
-                    output[k, c, i, j] += share * _sample(plane, y, x) / (ny * nx)
-    return output
+                    output[k, :, o, i, j] += share * sample[:, (o - whole + step) % orientations]
+    return torch.from_numpy(output).flatten(1, 2)

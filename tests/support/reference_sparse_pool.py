@@ -27,8 +27,7 @@ def roi_align_rotated(input, rois, output_size, spatial_scale, sampling_ratio):
                         # Side h points along (sin, cos), side w along (cos, -sin).
                         x = x0 + down * sin + across * cos
                         y = y0 + down * cos - across * sin
-                        for c in range(maps.shape[1]):
-                            out[k, c, i, j] += _sample(maps[int(b), c], y, x) / (nx * ny)
+                        out[k, :, i, j] += _sample(maps[int(b)], y, x) / (nx * ny)
     return torch.from_numpy(out)
 
 

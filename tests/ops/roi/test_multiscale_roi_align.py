@@ -2,7 +2,6 @@ import pytest
 import reference
 import torch
 import torchvision
-from torch.autograd import gradcheck, gradgradcheck
 from torchvision.ops import roi_align as torchvision_roi_align
 
 import detops
@@ -95,76 +94,6 @@ def test_box_size_selects_the_level():
     pooled = detops.multiscale_roi_align(maps, boxes, 1, SCALES, 1)
     assert pooled.flatten().tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 3]
     assert pooled.flatten().tolist() == reference.roi_levels(boxes[0], 4).tolist()
-
-
-def test_multiscale_roi_align_passes_gradcheck():
-    maps = pyramid(1, 2, (64, 64), dtype=torch.double)
-    boxes = [torch.tensor([[3.0, 4, 30, 50], [0, 0, 300, 200], [5, 5, 160, 190]]).double()]
-
-    def call(*maps):
-        return detops.multiscale_roi_align(maps, boxes, 2, SCALES, 2)
-
-    assert gradcheck(call, maps)
-    assert gradgradcheck(call, maps)
-
-
-def test_vmap_matches_loop():
-    maps = [torch.stack([m.detach(), 2 * m.detach()]) for m in pyramid(2, 3, (64, 64))]
-    rois = torch.tensor([[0.0, 3, 4, 30, 50], [1, 0, 0, 300, 200]])
-
-    def total(maps, rois):
-        return detops.multiscale_roi_align(maps, rois, 2, SCALES, 2).square().sum()
-
-    gradient = torch.func.grad(total)
-    batched = torch.vmap(gradient, in_dims=(0, None))(maps, rois)
-    for i in range(2):
-        expected = gradient([m[i] for m in maps], rois)
-        for a, b in zip(batched, expected, strict=True):
-            torch.testing.assert_close(a[i], b)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_number_of_threads_gives_the_same_bits(two_threads, layout):
-    maps, boxes = pyramid(2, 20, (128, 128), layout), boxes_of_all_sizes(2, 200, 300)
-
-    def both():
-        pooled = detops.multiscale_roi_align(maps, boxes, 7, SCALES, 2)
-        return pooled, *torch.autograd.grad(pooled.square().sum(), maps)
-
-    for a, b in zip(*two_threads(both), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.slow
-def test_multiscale_roi_align_passes_opcheck_and_compiles():
-    maps, rois = [m.detach() for m in pyramid(2, 3, (64, 64))], torch.rand(4, 5)
-    shared = (2, False, 224.0, 4)
-    torch.library.opcheck(
-        torch.ops.detops.multiscale_roi_align_forward.default, (maps, rois, SCALES, 2, 3, *shared)
-    )
-    sizes = [m.size(2) for m in maps]
-    torch.library.opcheck(
-        torch.ops.detops.multiscale_roi_align_backward.default,
-        (torch.randn(4, 3, 2, 3), rois, SCALES, 2, 3, 2, 3, sizes, sizes, *shared),
-    )
-
-    def call(maps, boxes):
-        return detops.multiscale_roi_align(maps, boxes, 2, SCALES, 2).square().sum()
-
-    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
-    leaves = pyramid(2, 3, (64, 64))
-    ours = torch.autograd.grad(compiled(leaves, boxes_of_all_sizes(2, 5, 60)), leaves)
-    expected = torch.autograd.grad(call(leaves, boxes_of_all_sizes(2, 5, 60)), leaves)
-    for a, b in zip(ours, expected, strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_empty_input_gives_empty_output_and_zero_gradient():
-    maps = pyramid(2, 3, (64, 64))
-    pooled = detops.multiscale_roi_align(maps, [torch.zeros(0, 4)] * 2, 7, SCALES)
-    assert pooled.shape == (0, 3, 7, 7)
-    pooled.sum().backward()
-    assert all((m.grad == 0).all() for m in maps)
 
 
 M, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)

@@ -5,7 +5,6 @@ import reference_roi_pool as reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.autograd import gradcheck, gradgradcheck
 from torchvision.ops import roi_pool as torchvision_roi_pool
 
 import detops
@@ -74,21 +73,6 @@ def test_roi_pool_matches_reference(isa, device, layout, dtype):
         assert torch.equal(index.cpu(), expected_index)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("channels", [1, 31, 32, 33, 100])
-def test_half_precision_sums_in_float32(isa, device, dtype, layout, channels):
-    x = feature_map(2, channels, 12, 19, layout=layout, dtype=dtype, device=device)
-    rois = rois_for(2, 60, 20.0).to(device)
-    wide = x.detach().float().requires_grad_()
-    ours, expected = detops.roi_pool(x, rois, (5, 3)), detops.roi_pool(wide, rois, (5, 3))
-    assert torch.equal(ours, expected.to(dtype))
-    grad = torch.randn_like(expected).to(dtype)
-    (ours_grad,) = torch.autograd.grad(ours, x, grad)
-    (expected_grad,) = torch.autograd.grad(expected, wide, grad.float())
-    assert torch.equal(ours_grad, expected_grad.to(dtype))
-
-
 # Shape, number of RoIs, range of box sides: they select the path of the CPU kernels.
 WAYS = {
     "many RoIs": ((2, 33, 40, 50), 2600, (3, 12)),
@@ -155,91 +139,6 @@ def test_maximum_skips_nan_pixels(isa, device, layout):
     assert grad.sum() == theirs.numel()
 
 
-def test_list_and_module_match_op(device):
-    x = feature_map(3, 4, 9, 9, device=device)
-    boxes = [rois_for(1, n, 9.0)[:, 1:].to(device) for n in (2, 0, 3)]
-    index = torch.tensor([0.0, 0, 2, 2, 2], device=device)
-    rois = torch.cat([index[:, None], torch.cat(boxes)], 1)
-    expected = detops.roi_pool(x, rois, (2, 3), 0.5)
-    assert torch.equal(detops.roi_pool(x, boxes, (2, 3), 0.5), expected)
-    module = detops.RoIPool((2, 3), 0.5)
-    assert torch.equal(module(x, boxes), expected)
-    assert repr(module) == "RoIPool(output_size=(2, 3), spatial_scale=0.5)"
-
-
-def test_boxes_keep_their_precision(device):
-    # float16 cannot represent 2049.
-    x = torch.arange(2100.0, device=device).view(1, 1, 1, -1).half()
-    rois = torch.tensor([[0.0, 2049, 0, 2049, 0]], device=device)
-    for boxes in (rois, rois.double()):
-        assert roi_pool_forward(x, boxes, 1.0, 1, 1)[1].item() == 2049
-    assert roi_pool_forward(x.double(), rois, 1.0, 1, 1)[0].dtype == torch.double
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_roi_pool_accepts_strided_tensors(device, layout):
-    x = feature_map(4, 6, 8, 20, layout=layout, device=device).detach()[::2, ::2, :, 1::2]
-    rois = rois_for(2, 6, 9.0).to(device).repeat(1, 2)[:, :5]
-    expected = detops.roi_pool(x.contiguous(), rois.contiguous(), 2)
-    assert torch.equal(detops.roi_pool(x, rois, 2), expected)
-    _, argmax = roi_pool_forward(x, rois, 1.0, 2, 2)
-    grad = torch.randn(2, 2, 3, 6, device=device).permute(3, 2, 0, 1)
-    spread = roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 2, 3, 8, 10)
-    expected = roi_pool_backward(
-        grad.contiguous(), x.contiguous(), rois, argmax.contiguous(), 1.0, 2, 2, 2, 3, 8, 10
-    )
-    assert torch.equal(spread, expected)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_roi_pool_passes_gradcheck(device, layout):
-    x = feature_map(2, 2, 5, 6, layout=layout, dtype=torch.double, device=device)
-    rois = rois_for(2, 4, 8.0, torch.double).to(device)
-
-    def call(x):
-        return detops.roi_pool(x, rois, (3, 2), 0.7)
-
-    assert gradcheck(call, (x,))
-    assert gradgradcheck(call, (x,))
-
-
-def test_vmap_and_func_grad_match_loop():
-    x = torch.randn(3, 2, 4, 6, 5)
-    rois = torch.stack([rois_for(2, 4, 8.0)] * 3) + torch.tensor([0, 0.1, 0.2, 0.3, 0.4])
-    rois[:, :, 0] = rois[:, :, 0].floor()
-
-    def pool(x, rois):
-        return detops.roi_pool(x, rois, 2)
-
-    for dims in ((0, 0), (0, None), (None, 0)):
-        args = [a if d == 0 else a[0] for a, d in zip((x, rois), dims, strict=True)]
-        each = [[a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)]
-        expected = torch.stack([pool(*e) for e in each])
-        assert torch.equal(torch.vmap(pool, in_dims=dims)(*args), expected)
-    gradient = torch.func.grad(lambda x, rois: pool(x, rois).square().sum())
-    expected = torch.stack([gradient(x[i], rois[i]) for i in range(3)])
-    torch.testing.assert_close(torch.vmap(gradient)(x, rois), expected)
-
-
-@pytest.mark.parametrize("index", [2, -1, 7, 1e6, -30000, math.nan, math.inf])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_batch_index_out_of_range_raises_or_pools_zero(device, values_are_checked, index, layout):
-    x = feature_map(2, 3, 5, 5, layout=layout, device=device).detach()
-    rois = rois_for(2, 3, 5.0).to(device)
-    rois[1, 0] = index
-    grad = torch.ones(3, 3, 2, 2, device=device)
-    argmax = torch.zeros(3, 3, 2, 2, device=device, dtype=torch.int32)
-    if values_are_checked:
-        with pytest.raises(RuntimeError, match=r"detops.roi_pool: boxes\[1, 0\] is a batch index"):
-            detops.roi_pool(x, rois, 2)
-        with pytest.raises(RuntimeError, match=r"roi_pool_backward: boxes\[1, 0\] is a batch"):
-            roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 2, 3, 5, 5)
-    else:
-        pooled, argmax = roi_pool_forward(x, rois, 1.0, 2, 2)
-        assert (pooled[1] == 0).all() and (argmax[1] == -1).all()
-        roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 2, 3, 5, 5)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_backward_ignores_invalid_argmax(device, values_are_checked, layout, dtype):
@@ -282,20 +181,6 @@ def test_odd_boxes_pool_to_zero_or_the_maximum(device, box, value, layout):
         assert grad.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("shape", "count"), [((2, 3, 4, 4), 0), ((0, 3, 4, 4), 0), ((2, 0, 4, 4), 3)]
-)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_empty_input_gives_empty_output_and_zero_gradient(device, shape, count, layout):
-    x = feature_map(*shape, layout=layout, device=device)
-    rois = torch.zeros(count, 5, device=device)
-    pooled = detops.roi_pool(x, rois, 2)
-    assert pooled.shape == (count, shape[1], 2, 2)
-    (grad,) = torch.autograd.grad(pooled.sum(), x, create_graph=True)
-    assert grad.shape == x.shape and (grad == 0).all()
-    assert roi_pool_forward(x.detach(), rois, 1.0, 2, 2)[1].dtype == torch.int32
-
-
 X, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)
 G, A = torch.zeros(3, 2, 2, 2), torch.zeros(3, 2, 2, 2, dtype=torch.int32)
 
@@ -303,17 +188,6 @@ G, A = torch.zeros(3, 2, 2, 2), torch.zeros(3, 2, 2, 2, dtype=torch.int32)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: detops.roi_pool(X, R[:, :4], 2),
-         r"detops.roi_pool: boxes must be \[K, 5\], got \[3, 4\]"),
-        (lambda: detops.roi_pool(X[0], R, 2), r"detops.roi_pool: input must be \[N, C, H, W\]"),
-        (lambda: detops.roi_pool(X.long(), R, 2), "detops.roi_pool: input must be float32"),
-        (lambda: detops.roi_pool(X, R.long(), 2), "detops.roi_pool: boxes must be float32"),
-        (lambda: detops.roi_pool(X, R, 0), "detops.roi_pool: output_size must be at least 1 x 1"),
-        (lambda: detops.roi_pool(X, R, (2, -1)), "detops.roi_pool: output_size must be.*2 x -1"),
-        (lambda: detops.roi_pool(X, R, 2, math.nan), "detops.roi_pool: spatial_scale.*got nan"),
-        (lambda: detops.roi_pool(X, R, 2, 0.0), "detops.roi_pool: spatial_scale must be"),
-        (lambda: detops.roi_pool(X, R.to("meta"), 2), "detops.roi_pool: boxes must be on the"),
-        (lambda: detops.roi_pool(X[:, :, :0], R, 2), "detops.roi_pool: input must be .*H >= 1"),
         (lambda: roi_pool_forward(torch.empty(1, 1, 2**16, 2**16, device="meta"),
                                   R.to("meta"), 1.0, 2, 2),
          "detops.roi_pool: a map must have at most 2147483647 pixels, got 65536 x 65536"),
@@ -333,44 +207,11 @@ G, A = torch.zeros(3, 2, 2, 2), torch.zeros(3, 2, 2, 2, dtype=torch.int32)
          "roi_pool_backward: the input's size must be"),
     ],
 )  # fmt: skip
-def test_roi_pool_rejects_bad_input(call, message):
+def test_raw_roi_pool_rejects_bad_input(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
         call()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_roi_pool_passes_opcheck(layout):
-    x, rois = feature_map(2, 3, 6, 6, layout=layout).detach(), rois_for(2, 3, 6.0)
-    ops = torch.ops.detops
-    torch.library.opcheck(ops.roi_pool_forward.default, (x, rois, 0.5, 2, 3))
-    output, argmax = roi_pool_forward(x, rois, 0.5, 2, 3)
-    args = (torch.randn_like(output), x, rois, argmax, 0.5, 2, 3, 2, 3, 6, 6)
-    torch.library.opcheck(ops.roi_pool_backward.default, args)
-
-
-@pytest.mark.slow
-def test_compiled_roi_pool_matches_eager():
-    def call(x, rois):
-        return detops.roi_pool(x, rois, (3, 2), 0.5).square().sum()
-
-    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
-    for layout in LAYOUTS:
-        for size in (8, 11):
-            x, rois = feature_map(2, 4, size, size + 1, layout=layout), rois_for(2, size)
-            torch.testing.assert_close(compiled(x, rois), call(x, rois))
-            (ours,) = torch.autograd.grad(compiled(x, rois), x)
-            (expected,) = torch.autograd.grad(call(x, rois), x)
-            torch.testing.assert_close(ours, expected)
-
-
-def test_autocast_keeps_the_features_dtype():
-    x, rois = feature_map(1, 2, 6, 6).detach(), rois_for(1, 3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert detops.roi_pool(x, rois, 2).dtype == torch.float32
-        assert detops.roi_pool(x.bfloat16(), rois, 2).dtype == torch.bfloat16
 
 
 @settings(max_examples=150)

@@ -1,0 +1,38 @@
+"""The ways to call riroi_align_rotated for which the contract of pooling ops is tested."""
+
+import reference_oriented as reference
+from pooling import SCALE, Pooling, rotated
+
+import detops
+
+
+def make(options, images, channels, *rest):
+    orientations = options["num_orientations"]
+    return rotated(options, images, -(-channels // orientations) * orientations, *rest)
+
+
+def way(name, sampling_ratio, num_orientations, clockwise):
+    return Pooling(
+        name=name,
+        function=detops.riroi_align_rotated,
+        module=detops.RiRoIAlignRotated,
+        oracle=reference.riroi_align_rotated,
+        options=dict(
+            output_size=(2, 3),
+            spatial_scale=SCALE,
+            sampling_ratio=sampling_ratio,
+            num_orientations=num_orientations,
+            clockwise=clockwise,
+        ),
+        make=make,
+        most_samples=64,
+        columns=6,
+    )
+
+
+CASES = [
+    way("riroi_align_rotated", 2, 4, False),
+    way("riroi_align_rotated, clockwise", 2, 8, True),
+    way("riroi_align_rotated, adaptive", -1, 5, True),
+    way("riroi_align_rotated, one orientation", -1, 1, False),
+]

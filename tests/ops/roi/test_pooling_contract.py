@@ -1,0 +1,234 @@
+"""What every pooling op promises of its values and gradients, for each ``cases_*.py`` here."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from pool_inputs import LAYOUTS
+from pooling import cases_in, one_for_each_op
+from torch.autograd import gradcheck, gradgradcheck
+
+import detops
+
+CASES = cases_in(Path(__file__).parent)
+HALVES = [torch.float16, torch.bfloat16]
+DTYPES = [torch.float32, torch.float64, *HALVES]
+# Images, channels, RoIs, size of the map, size of the output.
+SHAPES = [
+    (2, 5, 8, (9, 11), (2, 3)),
+    (1, 1, 6, (7, 5), (1, 1)),
+    (1, 17, 4, (30, 28), (1, 5)),
+    (3, 2, 6, (1, 20), (3, 2)),
+    (1, 1, 4, (1, 1), (2, 2)),
+    (2, 70, 4, (6, 5), (1, 2)),
+    (1, 1, 3, (12, 15), (14, 14)),
+]
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_op = pytest.mark.parametrize("case", one_for_each_op(CASES), ids=lambda case: case.name)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["nchw", "channels_last"])
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def close(found, expected, atol, rtol=0.0):
+    torch.testing.assert_close(found.cpu().double(), expected.cpu().double(), atol=atol, rtol=rtol)
+
+
+def keeps(layout, result, of):
+    """Returns whether a result has the layout of a map, which a size of 1 leaves open."""
+    sizes = *result.shape[1:], *of.shape[1:]
+    return min(sizes) == 1 or result.is_contiguous(memory_format=layout)
+
+
+@cache
+def values(case, images, channels, count, size, output_size):
+    """Returns tensors that every dtype holds exactly, and the result of the oracle."""
+    sized = case.but(output_size=output_size)
+    tensors = sized.tensors(images, channels, count, size, torch.bfloat16)
+    tensors = case.cast(tensors, torch.float64)
+    return sized, tensors, sized.oracle(*(t.detach() for t in tensors.values()), **sized.options)
+
+
+@every_case
+@every_layout
+@every_dtype
+def test_pooling_matches_the_oracle(isa, device, case, layout, dtype, poison):
+    """A result in half precision is that of float32, rounded once."""
+    atol = 1e-12 if dtype == torch.float64 else case.tolerance
+    rtol = torch.finfo(dtype).eps / 2 if dtype in HALVES else 0.0
+    for shape in SHAPES:
+        sized, tensors, expected = values(case, *shape)
+        given = case.cast(tensors, dtype, device, layout)
+        found = sized(given).detach()
+        assert found.dtype == dtype and keeps(layout, found, given["input"])
+        close(found, expected, atol, rtol)
+
+
+@every_case
+@every_layout
+@pytest.mark.parametrize(
+    ("channels", "dtype"),
+    [(1, torch.float32), (5, torch.float32), (130, torch.float32), (5, torch.float64)],
+)
+def test_gradients_match_float64(isa, device, case, layout, channels, dtype, poison):
+    """Float64 in the plain layout, which the slopes below and gradcheck prove."""
+    tensors = case.tensors(channels=channels, size=(7, 8))
+    expected = case.with_gradients(case.cast(tensors, torch.float64))
+    found = case.with_gradients(case.cast(tensors, dtype, device, layout))
+    assert keeps(layout, found[1], found[0])
+    for name, a, b in zip(case.gradients, found[1:], expected[1:], strict=True):
+        assert a.dtype == torch.promote_types(dtype, tensors[name].dtype)
+        # Gradients of boxes and offsets are sums over all channels.
+        scale = 1 if name.startswith("input") else max(1, b.abs().max().item())
+        close(a, b, (1e-11 if dtype == torch.float64 else case.slope_tolerance) * scale)
+
+
+@cache
+def slopes(case):
+    """Returns tensors, the gradient of the result, and per leaf a direction and a slope."""
+    tensors = case.tensors(count=12, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(2)
+    plain = {name: t.detach() for name, t in tensors.items()}
+    grad = torch.randn(case(tensors).shape, generator=generator, dtype=torch.float64)
+    found = {}
+    for name in case.gradients:
+        direction = torch.randn(plain[name].shape, generator=generator, dtype=torch.float64)
+        if name == "boxes":
+            direction[:, 0] = 0  # an index
+        ends = [plain | {name: plain[name] + step * direction} for step in (1e-6, -1e-6)]
+        above, below = (case.oracle(*end.values(), **case.options) for end in ends)
+        found[name] = direction, ((above - below) / 2e-6 * grad).sum()
+    return tensors, grad, found
+
+
+@every_case
+@every_layout
+def test_gradients_are_slopes_of_the_oracle(isa, device, case, layout):
+    tensors, grad, expected = slopes(case)
+    tensors = case.cast(tensors, torch.float64, device, layout)
+    _, *found = case.with_gradients(tensors, grad)
+    for name, gradient in zip(case.gradients, found, strict=True):
+        direction, slope = expected[name]
+        close((gradient.cpu() * direction).sum(), slope, atol=1e-6, rtol=1e-6)
+
+
+@every_case
+@every_layout
+def test_pooling_passes_gradcheck(device, case, layout):
+    case = case.but(output_size=(2, 1))
+    made = case.tensors(2, 1, 4, (4, 5), torch.float64, device, layout)
+    index, corners = made["boxes"].detach().split([1, case.columns - 1], 1)
+
+    def pool(*leaves):
+        given = made | dict(zip(case.gradients, leaves, strict=True))
+        if "boxes" in case.gradients:
+            given["boxes"] = torch.cat([index, given["boxes"]], 1)  # an index has no gradient
+        return case(given)
+
+    leaves = [
+        corners.clone().requires_grad_() if name == "boxes" else made[name]
+        for name in case.gradients
+    ]
+    # Short steps stay between the pixels, at whose centres samples have no derivative.
+    assert gradcheck(pool, leaves, eps=1e-7, atol=1e-5)
+    if case.second_derivatives:
+        assert gradgradcheck(pool, leaves)
+        return
+    first = torch.autograd.grad(pool(*leaves).square().sum(), leaves[0], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="derivative for detops::.*_backward is not implemented"):
+        first.sum().backward()
+
+
+SEVERAL = [case for case in CASES if len(case.gradients) > 1]
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
+@every_layout
+def test_each_gradient_alone_equals_the_joint_gradient(device, case, layout):
+    made = case.tensors(device=device, layout=layout)
+    _, *together = case.with_gradients(made)
+    for name, expected in zip(case.gradients, together, strict=True):
+        alone = {n: t.detach().requires_grad_(n == name) for n, t in made.items()}
+        grad = torch.randn(case(made).shape, generator=torch.Generator().manual_seed(1))
+        found = torch.autograd.grad(case(alone), alone[name], grad.to(device))[0]
+        assert torch.equal(found, expected)
+
+
+@every_op
+@every_layout
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("channels", [1, 31, 32, 33, 100])
+def test_half_precision_is_float32_rounded_once(isa, device, case, layout, dtype, channels, poison):
+    half = case.tensors(2, channels, 20, (12, 19), dtype, device, layout)
+    # Boxes and offsets may be in half precision, too.
+    short = {n: t.detach().to(dtype).requires_grad_(t.requires_grad) for n, t in half.items()}
+    for given in (half, short) if channels == 33 else (half,):
+        grad = torch.randn(case(half).shape, device=device).to(dtype)
+        wide = case.cast(given, torch.float32, device, layout)
+        found, expected = (case.with_gradients(tensors, grad) for tensors in (given, wide))
+        for name, a, b in zip(("pooled", *case.gradients), found, expected, strict=True):
+            assert a.dtype == (dtype if name == "pooled" else given[name].dtype)
+            if name not in case.sums_in_any_order:
+                assert torch.equal(a, b.to(a.dtype)), name
+            elif a.dtype == torch.float32:
+                close(a, b, 1e-5, 1e-5)
+            else:  # half a unit in the last place, and the rounding of sums in another order
+                half_unit = torch.finfo(dtype).eps / 2
+                again = "gradients are rounded once" in case.exceptions
+                close(a, b, half_unit * b.abs().max().item() if again else 2e-6, half_unit)
+
+
+@every_op
+def test_boxes_keep_their_precision(device, case):
+    half = case.tensors(size=(9, 1100), dtype=torch.float16, device=device)
+    with torch.no_grad():  # float16 has no odd numbers above 2048
+        half["boxes"][:, 1] = 2049 + 2 * torch.arange(8)
+        half["boxes"][:, 3] = 6 if case.columns == 6 else half["boxes"][:, 1] + 6
+    assert not torch.equal(case(half), case(half | {"boxes": half["boxes"].half()}))
+    single, double = (case.tensors(dtype=t, device=device) for t in (torch.float32, torch.float64))
+    assert torch.equal(case(single | {"boxes": double["boxes"]}), case(single))
+    assert torch.equal(case(double | {"boxes": single["boxes"]}), case(double))
+
+
+@every_case
+@every_layout
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_run_and_thread_count_give_the_same_bits(isa, case, layout, dtype, two_threads):
+    tensors = case.tensors(2, 33, 40, (9, 11), dtype, layout=layout)
+    one, two = two_threads(lambda: case.with_gradients(tensors))
+    loops = detops._C.shared_loops()
+    detops._C.limit_grain(1)  # else threads share few loops as small as these
+    try:
+        _, shared = two_threads(lambda: case.with_gradients(tensors))
+    finally:
+        detops._C.limit_grain(2**63 - 1)
+    assert detops._C.shared_loops() > loops
+    again = case.with_gradients(tensors)
+    for a, *others in zip(one, two, shared, again, strict=True):
+        assert all(torch.equal(a, b) for b in others)
+
+
+def apart(x, layout=LAYOUTS[0]):
+    """Returns the same values, two elements apart in each dimension."""
+    for dim in range(x.dim()):
+        x = x.repeat_interleave(2, dim)
+    return x.contiguous(memory_format=layout)[(slice(None, None, 2),) * x.dim()]
+
+
+@every_op
+@every_layout
+def test_pooling_accepts_strided_tensors(device, case, layout):
+    dense, strided = case.tensors(device=device, layout=layout), {}
+    for name, x in dense.items():
+        parts = apart(x.detach(), layout if name.startswith("input") else LAYOUTS[0])
+        strided[name] = parts.requires_grad_(x.requires_grad)
+    expected = case.with_gradients(dense)
+    grad = torch.randn(expected[0].shape, generator=torch.Generator().manual_seed(1)).to(device)
+    turned = grad.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    for tensors, given in ((strided, grad), (dense, turned), (dense, apart(grad))):
+        for a, b in zip(case.with_gradients(tensors, given), expected, strict=True):
+            assert torch.equal(a, b)
+    one = torch.ones((), device=device).expand_as(grad)  # the gradient of a sum
+    expected = case.with_gradients(dense, one.clone())
+    for a, b in zip(case.with_gradients(dense, one), expected, strict=True):
+        assert torch.equal(a, b)

@@ -1,0 +1,137 @@
+"""One way to call a pooling op, for the contract that all of these ops keep."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pool_inputs import LAYOUTS
+from torch import Generator, Tensor, nn
+
+Tensors = dict[str, Tensor]
+SCALE = 0.5  # pixels of the map per pixel of the boxes
+CHANNELS = 4
+SIZE = (9, 11)
+
+
+@dataclass(frozen=True, eq=False)
+class Pooling:
+    """A function of maps ``[N, C, H, W]``, RoIs ``[K, columns]`` and further tensors.
+
+    The function, the module and the oracle get the same options. Names of maps begin with "input".
+    """
+
+    name: str  # the op, and behind a comma what is special about this way
+    function: Callable[..., Tensor]  # of input, boxes, further tensors and the options
+    module: Callable[..., nn.Module] | None  # of the options
+    oracle: Callable[..., Tensor]  # like the function, slowly, on float64 tensors
+    options: dict[str, Any]
+    make: Callable[..., Tensors]  # see `upright`
+    columns: int = 5
+    gradients: tuple[str, ...] = ("input",)  # the tensors with a first derivative
+    second_derivatives: bool = True
+    maximum: bool = False  # an element comes from one sample, and NaN samples do not count
+    most_samples: int | None = None  # the largest sampling_ratio
+    tolerance: float = 2e-5  # largest error of float32 with maps of about 10 pixels
+    slope_tolerance: float = 3e-5  # and of its gradients
+    sums_in_any_order: tuple[str, ...] = ()  # what half precision adds in another order
+    exceptions: dict[str, str] = field(default_factory=dict)  # from promise to reason
+
+    @property
+    def op(self) -> str:
+        return self.name.split(",")[0]
+
+    def __call__(self, tensors: Tensors) -> Tensor:
+        return self.function(*tensors.values(), **self.options)
+
+    def but(self, **options: Any) -> "Pooling":
+        """Returns the same way to call the op with some other options."""
+        return replace(self, options=self.options | options)
+
+    def tensors(
+        self,
+        images: int = 2,
+        channels: int = CHANNELS,
+        count: int = 8,
+        size: tuple[int, int] = SIZE,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        layout: torch.memory_format = LAYOUTS[0],
+    ) -> Tensors:
+        """Returns the arguments by name. All but the maps are at least float32."""
+        generator = torch.Generator().manual_seed(0)
+        made = self.make(self.options, images, channels, count, size, generator)
+        return self.cast(made, dtype, device, layout)
+
+    def cast(
+        self,
+        tensors: Tensors,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        layout: torch.memory_format = LAYOUTS[0],
+    ) -> Tensors:
+        """Returns leaves with the same values, maps in the given dtype and layout."""
+        leaves = {}
+        for name, x in tensors.items():
+            wide = torch.promote_types(dtype, torch.float32)
+            x = x.detach().to(device, dtype if name.startswith("input") else wide, copy=True)
+            x = x.contiguous(memory_format=layout) if name.startswith("input") else x
+            leaves[name] = x.requires_grad_(name in self.gradients)
+        return leaves
+
+    def with_gradients(self, tensors: Tensors, grad: Tensor | None = None) -> list[Tensor]:
+        """Returns the pooled RoIs and all gradients, for the given gradient or a random one."""
+        pooled = self(tensors)
+        if grad is None:
+            grad = torch.randn(pooled.shape, generator=torch.Generator().manual_seed(1))
+        leaves = [tensors[name] for name in self.gradients]
+        return [pooled.detach(), *torch.autograd.grad(pooled, leaves, grad.to(pooled))]
+
+
+def upright_rois(images: int, count: int, size: tuple[int, int], generator: Generator) -> Tensor:
+    """Returns RoIs as (batch index, corners) that reach beyond a map of the given size.
+
+    The first begins and ends on whole pixels, the second is below a pixel, the third is inverted.
+    """
+    extent = torch.tensor([size[1], size[0]]) / SCALE
+    low = (torch.rand(count, 2, generator=generator) * 1.2 - 0.3) * extent
+    side = torch.rand(count, 2, generator=generator) * 0.7 * extent + 0.5
+    low[:1], side[:1] = 4, 12
+    side[1:2] = 0.5
+    side[2:3] *= -1
+    index = torch.arange(count).view(-1, 1) % max(images, 1)
+    return torch.cat([index, low, low + side], 1)
+
+
+def upright(
+    options: dict[str, Any],
+    images: int,
+    channels: int,
+    count: int,
+    size: tuple[int, int],
+    generator: Generator,
+) -> Tensors:
+    """Returns a map and upright RoIs."""
+    boxes = upright_rois(images, count, size, generator)
+    return {"input": torch.randn(images, channels, *size, generator=generator), "boxes": boxes}
+
+
+def rotated(options, images, channels, count, size, generator) -> Tensors:
+    """Returns a map and RoIs at any angle."""
+    made = upright(options, images, channels, count, size, generator)
+    index, low, high = made["boxes"].split([1, 2, 2], 1)
+    angle = torch.rand(count, 1, generator=generator) * 800 - 400
+    return made | {"boxes": torch.cat([index, (low + high) / 2, high - low, angle], 1)}
+
+
+def cases_in(folder: Path) -> list[Pooling]:
+    """Returns the ``CASES`` of all ``cases_*.py`` of a folder of tests."""
+    names = sorted(path.stem for path in folder.glob("cases_*.py"))
+    return [case for name in names for case in importlib.import_module(name).CASES]
+
+
+def one_for_each_op(cases: list[Pooling]) -> list[Pooling]:
+    """Returns the first way to call each op."""
+    return list({case.op: case for case in reversed(cases)}.values())
