@@ -32,6 +32,29 @@ def _iou(a, b):
     return overlap / (area - overlap)
 
 
+def iou_matrix(boxes, dtype=np.float32):
+    """Returns the IoU of all pairs, computed in `dtype`; NaN where undefined."""
+    b = boxes.cpu().to(torch.float64).numpy().astype(dtype)
+    zero = dtype(0)
+    with np.errstate(all="ignore"):
+        area = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
+        w = np.minimum(b[:, None, 2], b[:, 2]) - np.maximum(b[:, None, 0], b[:, 0])
+        h = np.minimum(b[:, None, 3], b[:, 3]) - np.maximum(b[:, None, 1], b[:, 1])
+        overlap = np.maximum(zero, w) * np.maximum(zero, h)
+        return overlap / (area[:, None] + area - overlap)
+
+
+def nms_of_overlaps(scores, overlaps, threshold):
+    """Visits boxes by score, NaN first, ties in input order; keeps those no kept box suppresses."""
+    s = scores.tolist()
+    suppresses = (torch.as_tensor(overlaps).double() > threshold).tolist()
+    kept = []
+    for i in sorted(range(len(s)), key=lambda i: (s[i] == s[i], -s[i] if s[i] == s[i] else 0)):
+        if not any(suppresses[k][i] for k in kept):
+            kept.append(i)
+    return torch.tensor(kept, dtype=torch.int64)
+
+
 def batched_nms(boxes, scores, idxs, iou_threshold, nms):
     """Runs a given `nms` per class and merges the results by a stable sort of the scores."""
     keep = torch.zeros(len(boxes), dtype=torch.bool)

@@ -1,25 +1,21 @@
 """Soft-NMS and matrix NMS, written as in their papers."""
 
 import numpy as np
+import torch
+from reference import iou_matrix
 
 
-def iou_matrix(boxes, dtype):
+def _overlaps(boxes, dtype):
     """Returns the IoU of all pairs, 0 where undefined."""
-    b = boxes.astype(dtype)
-    area = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
-    zero = dtype(0)
-    with np.errstate(all="ignore"):
-        w = np.minimum(b[:, None, 2], b[:, 2]) - np.maximum(b[:, None, 0], b[:, 0])
-        h = np.minimum(b[:, None, 3], b[:, 3]) - np.maximum(b[:, None, 1], b[:, 1])
-        meet = np.maximum(zero, w) * np.maximum(zero, h)
-        ratio = meet / (area[:, None] + area - meet)
-    return np.where((meet > 0) & ~np.isnan(ratio), ratio, zero)
+    iou = iou_matrix(boxes, dtype)
+    return np.where(np.isnan(iou), dtype(0), iou)
 
 
 def soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, dtype=np.float32):
     """Runs the loop of the paper, one box at a time, with scores and overlaps in `dtype`."""
-    iou = iou_matrix(boxes, dtype)
-    left = {i: s for i, s in enumerate(scores.astype(dtype)) if s >= dtype(min_score)}
+    iou = _overlaps(boxes, dtype)
+    numbers = scores.numpy().astype(dtype)
+    left = {i: s for i, s in enumerate(numbers) if s >= dtype(min_score) and s > -np.inf}
     keep, kept_scores = [], []
     while left:
         best = max(left, key=lambda i: (left[i], -i))
@@ -32,26 +28,29 @@ def soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, dtype=np.fl
                 weight = dtype(1) - iou[best, i] if method == "linear" else dtype(0)
             else:
                 weight = dtype(1)
-            left[i] = left[i] * weight
+            with np.errstate(invalid="ignore"):  # infinity times 0
+                left[i] = left[i] * weight
             if not left[i] >= dtype(min_score):
                 del left[i]
-    return np.array(keep, dtype=np.int64), np.array(kept_scores, dtype=dtype)
+    return torch.tensor(keep, dtype=torch.int64), torch.from_numpy(np.array(kept_scores, dtype))
 
 
 def matrix_nms(boxes, scores, idxs, sigma, min_score, method):
     """Computes the matrices of the paper in float64, with undefined values replaced."""
+    scores = scores.double().numpy()
     order = np.argsort(-scores, kind="stable")
-    same = idxs[order][:, None] == idxs[order]
-    iou = np.triu(iou_matrix(boxes[order], np.float64) * same, k=1)
-    most = np.tile(iou.max(0), (len(iou), 1)).T
-    if method == "gaussian":
-        decay = np.exp(-sigma * (iou**2 - most**2))
-    else:
-        with np.errstate(all="ignore"):
+    labels = idxs[order].numpy()
+    same = labels[:, None] == labels
+    iou = np.triu(_overlaps(boxes[order], np.float64) * same, k=1)
+    most = np.tile(iou.max(0, initial=0), (len(iou), 1)).T
+    with np.errstate(all="ignore"):
+        if method == "gaussian":
+            decay = np.exp(-sigma * (iou**2 - most**2))
+        else:
             decay = (1 - iou) / (1 - most)
-        decay[np.isnan(decay)] = 1
-    rescored = np.empty(len(scores))
-    rescored[order] = scores[order] * decay.min(0)
-    keep = np.flatnonzero(rescored >= min_score)
+            decay[np.isnan(decay)] = 1
+        rescored = np.empty(len(scores))
+        rescored[order] = scores[order] * decay.min(0, initial=1)
+    keep = np.flatnonzero((rescored >= min_score) & (rescored > -np.inf))
     keep = keep[np.argsort(-rescored[keep], kind="stable")]
-    return keep, rescored[keep]
+    return torch.from_numpy(keep), torch.from_numpy(rescored[keep])

@@ -63,21 +63,6 @@ def box_iou_rotated(boxes1, boxes2, mode="iou"):
     return torch.tensor(rows, dtype=torch.double).reshape(len(boxes1), len(boxes2))
 
 
-def nms_rotated(scores, ious, iou_threshold):
-    """Applies the NMS contract literally to a matrix of overlaps, NaN where undefined."""
-    scores = scores.double().tolist()
-    # NaN first, then descending, ties in input order.
-    order = sorted(
-        range(len(scores)),
-        key=lambda i: (not math.isnan(scores[i]), 0 if math.isnan(scores[i]) else -scores[i]),
-    )
-    kept = []
-    for i in order:
-        if not any(float(ious[k][i]) > iou_threshold for k in kept):
-            kept.append(i)
-    return torch.tensor(kept, dtype=torch.int64)
-
-
 def random_boxes(generator, count, dtype=torch.float32, kind="mixed"):
     """Returns rotated boxes that overlap, touch, coincide, enclose and miss each other."""
     centre = torch.rand(count, 2, generator=generator, dtype=torch.double) * 100

@@ -1,0 +1,57 @@
+import functools
+import math
+
+import numpy as np
+import reference
+import torch
+from nms_inputs import ODD_KINDS, THRESHOLDS, crowd_case, odd_boxes
+from suppression import Boxes, Suppression, calling, greedy
+
+
+def odd(kind):
+    return lambda rng, count: odd_boxes(rng, kind, count)
+
+
+def crowd(kind):
+    return lambda rng, count: crowd_case(rng, kind, count)[0]
+
+
+def in_a_grid(count):
+    index = torch.arange(count)
+    low = 2.0 * torch.stack([index % 64, index // 64], 1)
+    return torch.cat([low, low + 1], 1)
+
+
+ALIGNED = Boxes(
+    argument="boxes",
+    shape="[N, 4]",
+    kinds={kind: odd(kind) for kind in ODD_KINDS}
+    | {kind: crowd(kind) for kind in ("touching", "crosses", "far apart in size")},
+    apart=in_a_grid,
+    third=torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1]]),
+    malformed=torch.tensor(
+        [[math.nan, 0, 9, 9], [0, 0, math.inf, 9], [5, 5, 5, 5], [40, 30, 20, 10], [9, 0, 0, 9]]
+    ),
+    thresholds=tuple(THRESHOLDS),
+)
+
+
+@functools.lru_cache(maxsize=200)  # by identity: the random inputs are cached as well
+def overlaps(boxes):
+    dtype = np.float64 if boxes.dtype == torch.float64 else np.float32
+    return torch.from_numpy(reference.iou_matrix(boxes, dtype)).double()
+
+
+LIMITS = ("score_threshold", "max_output")
+CASES = [
+    Suppression("nms", calling("nms"), greedy(overlaps), ALIGNED, limits=LIMITS),
+    Suppression(
+        "batched_nms",
+        calling("batched_nms", labelled=True),
+        greedy(overlaps, labelled=True),
+        ALIGNED,
+        separates=True,
+        limits=LIMITS,
+        many=12_000,  # from a few thousand boxes on, the threads split the labels
+    ),
+]

@@ -1,0 +1,233 @@
+"""What every suppression op promises. `cases_<op>.py` describes an op: see `suppression.py`."""
+
+import math
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+from suppression import Input, as_tuple, cases_of, each_case_of, inputs, same
+
+WIDE = (torch.float32, torch.float64)
+HALF = (torch.float16, torch.bfloat16)
+FOLDER = Path(__file__).parent
+each_case = each_case_of(FOLDER)
+
+
+def test_exceptions_name_a_contract_test_and_a_reason():
+    files = (path.read_text("utf-8") for path in FOLDER.glob("test_suppression_contract*.py"))
+    tests = set(re.findall(r"^def (test_\w+)", "".join(files), re.MULTILINE))
+    for case in cases_of(FOLDER):
+        assert set(case.exceptions) <= tests and all(case.exceptions.values()), case.name
+
+
+def assert_matches(case, found, expected, about):
+    """Compares with the oracle: the same bits, or each box's score within the tolerance."""
+    found = [t.cpu() for t in found]
+    if not case.tolerance:
+        assert same(found, expected), about
+        return
+    if case.rescores:  # rounding may swap boxes with close scores
+        assert (found[1][1:] <= found[1][:-1]).all(), about
+        found, expected = ([t[r[0].argsort()] for t in r] for r in (found, expected))
+    for one, other in zip(found, expected, strict=True):
+        bound = case.tolerance.get(one.dtype, 0)
+        torch.testing.assert_close(
+            one, other.to(one.dtype), rtol=bound, atol=bound, msg=lambda text: f"{about}: {text}"
+        )
+
+
+@cache
+def expected(case, dtype):
+    """Returns the random inputs, each with thresholds, options and results of the oracle."""
+    return [
+        (about, given, threshold, options, as_tuple(case.oracle(*given, threshold, **options)))
+        for about, given in inputs(case.boxes, dtype)
+        for threshold in case.boxes.thresholds
+        for options in case.options
+    ]
+
+
+@each_case()
+@pytest.mark.parametrize("dtype", WIDE)
+def test_results_match_the_oracle(case, dtype, device, isa, two_threads, poison):
+    for about, given, threshold, options, right in expected(case, dtype):
+        moved = given.to(dtype, device)
+        about = f"{about}, threshold {threshold}, {options}"
+        for found in two_threads(lambda: case.outputs(moved, threshold, **options)):  # noqa: B023
+            assert_matches(case, found, right, about)
+
+
+def any_input(data, boxes):
+    """Draws up to 12 boxes and scores of any float32 values; masks of any pixels."""
+    size = boxes.third.shape[1:]
+    element = st.booleans() if boxes.third.dtype == torch.bool else st.floats(width=32)
+    box = st.lists(element, min_size=size.numel(), max_size=size.numel())
+    rows = data.draw(st.lists(st.tuples(box, st.floats(width=32), st.integers(0, 1)), max_size=12))
+    values, scores, labels = zip(*rows, strict=True) if rows else ((), (), ())
+    drawn_boxes = torch.tensor(values, dtype=boxes.third.dtype).view(-1, *size)
+    return Input(drawn_boxes, torch.tensor(scores), torch.tensor(labels, dtype=torch.int64))
+
+
+@each_case(lambda case: not case.tolerance)
+@settings(max_examples=60)
+@drawn(data=st.data())
+def test_any_floats_match_the_oracle(case, data):
+    given = any_input(data, case.boxes)
+    threshold = data.draw(st.sampled_from(case.boxes.thresholds))
+    assert same(case.outputs(given, threshold), as_tuple(case.oracle(*given, threshold)))
+
+
+def ranks(scores):
+    """Returns the scores as finite numbers of the same order, NaN first."""
+    return scores.double().cpu().nan_to_num(math.nan, 1e300, -1e300).nan_to_num(math.inf)
+
+
+@each_case(lambda case: case.tolerance or "test_any_floats_match_the_oracle" in case.exceptions)
+@settings(max_examples=60)
+@drawn(data=st.data())
+def test_any_floats_keep_boxes_once_in_order(case, data):
+    given = any_input(data, case.boxes)
+    found = case.outputs(given, data.draw(st.sampled_from(case.boxes.thresholds)))
+    keep = case.kept(*found)
+    assert len(keep.unique()) == len(keep)
+    scores = given.scores[keep]
+    if case.rescores:
+        assert (found[1] >= case.least * 0.999).all() and (found[1] <= scores).all()
+        scores = found[1]
+    ranked = ranks(scores)
+    assert (ranked[1:] <= ranked[:-1]).all()
+
+
+@each_case()
+def test_first_of_equal_scores_is_kept(case, device, isa):
+    one, other = case.boxes.apart(2)
+    boxes = torch.stack([one, one, one, other, other])
+    keep = case.keep(Input(boxes, torch.ones(5), torch.zeros(5).long()).to(WIDE[0], device), 0.5)
+    assert keep[:2].tolist() == [0, 3]
+    assert len(keep) == 2 or case.rescores
+    ties = Input(case.boxes.apart(300), torch.ones(300), torch.zeros(300).long())
+    assert case.keep(ties.to(WIDE[0], device), 0.5).tolist() == list(range(300))
+
+
+@each_case()
+@pytest.mark.parametrize("dtype", [*WIDE, *HALF])
+def test_kept_boxes_are_ordered_by_score_with_nan_first(case, dtype, device):
+    for count in (60, case.many):  # a GPU ranks few scores and sorts many
+        scores = torch.rand(count).to(dtype)
+        scores[3::9], scores[4::9] = math.inf, -math.inf
+        scores[5::9] = -scores[5::9]
+        scores[6::9], scores[7::9] = 0.0, -0.0
+        scores[::4] = math.nan
+        bits = scores.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[scores.element_size()])
+        bits[::8] |= torch.iinfo(bits.dtype).min
+        bits[4::8] &= torch.iinfo(bits.dtype).max
+        assert scores[::4].isnan().all() and 0 < scores[::4].signbit().sum() < count // 4
+        order = ranks(scores).sort(stable=True, descending=True).indices
+        if case.rescores:
+            order = order[scores[order] >= case.least]
+        given = Input(case.boxes.apart(count), scores, torch.zeros(count).long())
+        boxes, scores, labels = (t.to(device) for t in given)
+        for strided in (scores, torch.stack([scores, scores], 1)[:, 0]):
+            assert torch.equal(case.keep(Input(boxes, strided, labels), 0.5).cpu(), order)
+
+
+@each_case()
+def test_malformed_boxes_neither_suppress_nor_fall(case, device, isa):
+    bad = case.boxes.malformed
+    good = case.sample(60, "distinct")
+    good = good._replace(scores=good.scores / 2 + 0.25)
+    above, below = (
+        Input(bad, torch.full((len(bad),), s), torch.zeros(len(bad)).long()) for s in (0.9, 0.1)
+    )
+    given = Input(*(torch.cat(parts) for parts in zip(above, good, below, strict=True)))
+    for threshold in (0.01, 0.3):
+        alone = case.outputs(good, threshold)
+        found = case.outputs(given.to(WIDE[0], device), threshold)
+        keep, right = case.kept(*found).cpu(), case.kept(*alone) + len(bad)
+        assert 0 < len(right) < 60 or case.rescores
+        malformed = [*range(len(bad)), *range(len(bad) + 60, 2 * len(bad) + 60)]
+        assert sorted(keep.tolist()) == sorted([*malformed, *right.tolist()])
+        if case.rescores:
+            by_index = dict(zip(keep.tolist(), found[1].tolist(), strict=True))
+            assert [by_index[i] for i in right.tolist()] == alone[1].tolist()
+
+
+@each_case()
+@pytest.mark.parametrize("dtype", WIDE)
+def test_only_overlap_above_the_threshold_suppresses(case, dtype, device, isa):
+    scores, labels = torch.tensor([1.0, 0.5]), torch.zeros(2).long()
+    pair = Input(case.boxes.third, scores, labels).to(dtype, device)
+    iou = torch.ones((), dtype=case.boxes.rounding or dtype).div(3).item()
+    for threshold, suppresses in ((math.nextafter(iou, 0), True), (iou, False)):
+        found = case.outputs(pair, threshold)
+        lowered = case.rescores and found[1].min() < 0.5
+        assert (len(case.kept(*found)) < 2 or lowered) == suppresses
+
+
+@each_case()
+@pytest.mark.parametrize("dtype", [*WIDE, *HALF])
+def test_empty_input_gives_empty_result(case, dtype, device, poison):
+    given = case.sample(3).to(dtype, device)
+    found, other = case.outputs(given.rows(slice(0, 0)), 0.5), case.outputs(given, 0.5)
+    assert len(case.kept(*found)) == 0
+    for one, of_boxes in zip(found, other, strict=True):
+        assert one.dtype == of_boxes.dtype and one.device.type == device
+        assert one.shape == (0, *of_boxes.shape[1:]) or (one.dim() == 0 and one == 0)
+
+
+@each_case(lambda case: case.separates)
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+)
+def test_boxes_of_different_labels_do_not_suppress_each_other(case, dtype, device):
+    info = None if dtype == torch.bool else torch.iinfo(dtype)
+    low, high = (info.min, info.max) if info else (False, True)
+    boxes = case.boxes.apart(1).expand(5, *case.boxes.third.shape[1:])
+    labels = torch.tensor([high, low, high, low, high], dtype=dtype)
+    given = Input(boxes, torch.tensor([0.5, 0.9, 0.8, 0.7, 0.6]), labels)
+    keep = case.keep(Input(*(t.to(device) for t in given)), 0.5)
+    assert keep[:2].tolist() == [1, 2]
+    assert len(keep) == 2 or case.rescores
+
+
+@each_case(lambda case: case.limits)
+@pytest.mark.parametrize("dtype", [*WIDE, torch.float16])
+def test_limits_filter_by_score_then_truncate(case, dtype, device, isa):
+    for count, kind in zip((0, 1, 40, 600), list(case.boxes.kinds) * 4, strict=False):
+        given = case.boxes.random(kind, count, "odd").to(dtype)
+        moved = given.to(dtype, device)
+        for threshold in (-0.1, 0.01, 0.5):
+            kept = len(case.keep(given, threshold))
+            limits = [(None, most) for most in (0, max(0, kept - 1), kept + 1, 2**31 - 1)]
+            if "score_threshold" in case.limits:
+                limits += [(s, m) for s in (-math.inf, 0.3, math.inf) for m in (None, count // 3)]
+            for score, most in limits:
+                index = torch.arange(count)
+                if score is not None:
+                    index = (given.scores.double() > score).nonzero()[:, 0]
+                right = [t[:most] for t in case.outputs(given.rows(index), threshold)]
+                right[0] = index[right[0]]
+                options = {"score_threshold": score, "max_output": most}
+                options = {name: options[name] for name in case.limits}
+                found = case.outputs(moved, threshold, **options)
+                assert same(found, right), (kind, count, threshold, options)
+
+
+@each_case(lambda case: "score_threshold" in case.limits)
+@pytest.mark.parametrize("dtype", [*WIDE, torch.float16])
+def test_score_threshold_is_exclusive_and_compared_in_float64(case, dtype, device):
+    scores = torch.tensor([math.nan, 0.1, -math.inf]).to(dtype)
+    given = Input(case.boxes.apart(3), scores, torch.zeros(3).long()).to(dtype, device)
+    value = scores[1].item()
+    for threshold, kept in (
+        (value, []),
+        (math.nextafter(value, 0), [1]),
+        (-math.inf, [1]),
+        (None, [0, 1, 2]),
+    ):
+        assert case.keep(given, 0.5, score_threshold=threshold).tolist() == kept

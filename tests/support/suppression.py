@@ -1,0 +1,180 @@
+"""The contract of suppression ops: how a ``cases_<op>.py`` describes an op to the contract tests.
+
+``CASES`` in such a file lists a `Suppression` for each way to call the op. The contract tests find
+the files of their folder, so a new op gets all these tests from its file alone.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import reference
+import torch
+from torch import Tensor
+
+import detops
+
+Outputs = tuple[Tensor, ...]
+
+
+class Input(NamedTuple):
+    """N boxes of any kind, their scores ``[N]`` and labels ``[N]``."""
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+
+    def to(self, dtype: torch.dtype, device: str = "cpu") -> "Input":
+        """Converts floating tensors; masks and labels keep their dtype."""
+        return Input(*(t.to(device, dtype if t.is_floating_point() else t.dtype) for t in self))
+
+    def rows(self, index: Any) -> "Input":
+        return Input(*(t[index] for t in self))
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """A kind of box, with inputs that reach its corner cases."""
+
+    argument: str  # the name in errors
+    shape: str  # the shape in errors
+    kinds: Mapping[str, Callable[[np.random.Generator, int], Tensor]]  # random boxes
+    apart: Callable[[int], Tensor]  # boxes without overlap
+    third: Tensor  # two boxes with an IoU of 1/3
+    malformed: Tensor  # boxes that overlap no box: NaN, infinite, flat
+    thresholds: tuple[float, ...]
+    counts: tuple[int, ...] = (0, 1, 2, 17, 60)
+    rounding: torch.dtype | None = None  # dtype of the IoU, by default that of the boxes
+
+    def random(self, kind: str, count: int, scores: str = "distinct", seed: int = 0) -> Input:
+        rng = np.random.default_rng((seed, count))
+        boxes = self.kinds[kind](rng, count)
+        return Input(boxes, random_scores(rng, count, scores), random_labels(rng, count))
+
+
+@dataclass(frozen=True, eq=False)
+class Suppression:
+    """One way to call an op.
+
+    ``call`` and ``oracle`` take boxes, scores, labels, a threshold and options by name.
+    """
+
+    name: str  # the op, then what is special about this way
+    call: Callable[..., Tensor | Outputs]
+    oracle: Callable[..., Tensor | Outputs]  # slow, obvious and independent of the kernels
+    boxes: Boxes
+    options: tuple[Mapping[str, Any], ...] = ({},)  # the op's own arguments, for both functions
+    kept: Callable[..., Tensor] = lambda keep, *_: keep  # outputs to indices of kept boxes
+    rescores: bool = False  # the second output has changed scores; NaN scores are dropped
+    least: float = math.nan  # an op that rescores drops lower scores
+    tolerance: Mapping[torch.dtype, float] = field(default_factory=dict)  # none: the same bits
+    separates: bool = False  # boxes with different labels do not suppress each other
+    limits: tuple[str, ...] = ()  # of score_threshold and max_output
+    many: int = 3000  # boxes, enough for several threads
+    exceptions: Mapping[str, str] = field(default_factory=dict)  # contract tests: why not
+
+    @property
+    def op(self) -> str:
+        return self.name.split(",")[0]
+
+    def outputs(self, given: Input, threshold: float, **options: Any) -> Outputs:
+        return as_tuple(self.call(*given, threshold, **options))
+
+    def sample(self, count: int, scores: str = "tied") -> Input:
+        """Returns an input of the most usual kind in float32."""
+        return self.boxes.random(next(iter(self.boxes.kinds)), count, scores).to(torch.float32)
+
+    def keep(self, given: Input, threshold: float, **options: Any) -> Tensor:
+        """Returns the indices of the kept boxes."""
+        return self.kept(*self.outputs(given, threshold, **options))
+
+
+def same(found: Outputs, expected: Outputs) -> bool:
+    """Returns whether dtypes and bits are the same."""
+    return len(found) == len(expected) and all(
+        one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+def as_tuple(found: Tensor | Outputs) -> Outputs:
+    return (found,) if isinstance(found, Tensor) else tuple(found)
+
+
+def calling(op: str, labelled: bool = False) -> Callable[..., Tensor | Outputs]:
+    """Returns the call of an op that takes boxes, scores, maybe labels, and a threshold."""
+
+    def call(
+        boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float, **options: Any
+    ) -> Any:
+        tensors = (boxes, scores, labels) if labelled else (boxes, scores)
+        return getattr(detops, op)(*tensors, threshold, **options)
+
+    return call
+
+
+def greedy(overlaps: Callable[[Tensor], Tensor], labelled: bool = False) -> Callable[..., Tensor]:
+    """Returns the oracle of an op that suppresses by the given IoU of all pairs of boxes."""
+
+    def oracle(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Tensor:
+        iou = overlaps(boxes)
+        if labelled:
+            iou = torch.where(labels[:, None] == labels, iou, math.nan)
+        return reference.nms_of_overlaps(scores, iou, threshold)
+
+    return oracle
+
+
+def random_scores(rng: np.random.Generator, count: int, kind: str) -> Tensor:
+    """Returns scores from 0 to 1; `tied` has few values, `odd` also values that are no scores."""
+    scores = rng.random(count)
+    if kind != "distinct":
+        scores = np.round(scores * 10) / 10
+    if kind == "odd":
+        odd = rng.random(count) < 0.3
+        scores[odd] = rng.choice([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0], odd.sum())
+    return torch.from_numpy(scores)
+
+
+def random_labels(rng: np.random.Generator, count: int) -> Tensor:
+    """Returns few labels of any size; of many boxes, half have the same label of 80."""
+    if count > 1000:
+        return torch.from_numpy((rng.random(count) ** 8 * 80).astype("int64"))
+    values = [[0, 1, 2], [-(2**63), 0, 2**63 - 1], [-1, 0], [7]][rng.integers(4)]
+    return torch.tensor(values)[torch.from_numpy(rng.integers(0, len(values), count))]
+
+
+@cache
+def inputs(boxes: Boxes, dtype: torch.dtype) -> list[tuple[str, Input]]:
+    """Returns each kind and count of boxes, with each kind of scores in turn."""
+    found = []
+    for i, kind in enumerate(boxes.kinds):
+        for j, count in enumerate(boxes.counts):
+            scores = ("distinct", "tied", "odd")[(i + j) % 3]
+            given = boxes.random(kind, count, scores, seed=i).to(dtype)
+            found.append((f"{count} boxes, {kind}, scores {scores}", given))
+    return found
+
+
+def cases_of(folder: Path) -> list[Suppression]:
+    modules = sorted(path.stem for path in folder.glob("cases_*.py"))
+    return [case for module in modules for case in importlib.import_module(module).CASES]
+
+
+def each_case_of(folder: Path) -> Callable[..., Any]:
+    """Returns a decorator that runs a contract test for all, or for chosen, cases of a folder."""
+
+    def each_case(chosen: Callable[[Suppression], Any] = lambda case: True) -> Callable[..., Any]:
+        def decorate(test: Callable[..., None]) -> Callable[..., None]:
+            cases = [c for c in cases_of(folder) if test.__name__ not in c.exceptions and chosen(c)]
+            return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)(test)
+
+        return decorate
+
+    return each_case
