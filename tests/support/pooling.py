@@ -1,9 +1,7 @@
 """One way to call a pooling op, for the contract that all of these ops keep."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,12 +122,6 @@ def rotated(options, images, channels, count, size, generator) -> Tensors:
     index, low, high = made["boxes"].split([1, 2, 2], 1)
     angle = torch.rand(count, 1, generator=generator) * 800 - 400
     return made | {"boxes": torch.cat([index, (low + high) / 2, high - low, angle], 1)}
-
-
-def cases_in(folder: Path) -> list[Pooling]:
-    """Returns the ``CASES`` of all ``cases_*.py`` of a folder of tests."""
-    names = sorted(path.stem for path in folder.glob("cases_*.py"))
-    return [case for name in names for case in importlib.import_module(name).CASES]
 
 
 def one_for_each_op(cases: list[Pooling]) -> list[Pooling]:

@@ -4,18 +4,17 @@
 the files of their folder, so a new op gets all these tests from its file alone.
 """
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import reference
 import torch
+from contracts import cases_of
 from torch import Tensor
 
 import detops
@@ -162,19 +161,13 @@ def inputs(boxes: Boxes, dtype: torch.dtype) -> list[tuple[str, Input]]:
     return found
 
 
-def cases_of(folder: Path) -> list[Suppression]:
-    modules = sorted(path.stem for path in folder.glob("cases_*.py"))
-    return [case for module in modules for case in importlib.import_module(module).CASES]
+def each_case(chosen: Callable[[Suppression], Any] = lambda case: True) -> Callable[..., Any]:
+    """Runs a contract test for all, or for chosen, cases without an exception from it."""
 
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        cases = [
+            c for c in cases_of(Suppression) if test.__name__ not in c.exceptions and chosen(c)
+        ]
+        return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)(test)
 
-def each_case_of(folder: Path) -> Callable[..., Any]:
-    """Returns a decorator that runs a contract test for all, or for chosen, cases of a folder."""
-
-    def each_case(chosen: Callable[[Suppression], Any] = lambda case: True) -> Callable[..., Any]:
-        def decorate(test: Callable[..., None]) -> Callable[..., None]:
-            cases = [c for c in cases_of(folder) if test.__name__ not in c.exceptions and chosen(c)]
-            return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)(test)
-
-        return decorate
-
-    return each_case
+    return decorate

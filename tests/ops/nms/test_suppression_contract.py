@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from contracts import cases_of
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
-from suppression import Input, as_tuple, cases_of, each_case_of, inputs, same
+from suppression import Input, Suppression, as_tuple, each_case, inputs, same
 
 WIDE = (torch.float32, torch.float64)
 HALF = (torch.float16, torch.bfloat16)
 FOLDER = Path(__file__).parent
-each_case = each_case_of(FOLDER)
 
 
 def test_exceptions_name_a_contract_test_and_a_reason():
     files = (path.read_text("utf-8") for path in FOLDER.glob("test_suppression_contract*.py"))
     tests = set(re.findall(r"^def (test_\w+)", "".join(files), re.MULTILINE))
-    for case in cases_of(FOLDER):
+    for case in cases_of(Suppression):
         assert set(case.exceptions) <= tests and all(case.exceptions.values()), case.name
 
 

@@ -3,19 +3,17 @@
 import contextlib
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
-from suppression import Input, each_case_of, same
+from recorder import Recorder
+from suppression import Input, each_case, same
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import detops
 
 WIDE = (torch.float32, torch.float64)
 HALF = (torch.float16, torch.bfloat16)
-each_case = each_case_of(Path(__file__).parent)
 
 
 @each_case()
@@ -117,19 +115,6 @@ def test_invalid_limits_raise(case, device):
             assert_raises(case, given, 0.5, f"{name} {message}", **{name: value})
 
 
-class Recorded(TorchDispatchMode):
-    """Records the calls of raw ops."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "detops":
-            self.calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
 def limits_of(case):
     """Returns options without limits, with each limit and with all."""
     one = [{name: {"score_threshold": 0.2, "max_output": 2}[name]} for name in case.limits]
@@ -140,7 +125,7 @@ def limits_of(case):
 @each_case()
 def test_op_passes_opcheck(case):
     for options in limits_of(case):
-        with Recorded() as recorded:
+        with Recorder() as recorded:
             case.outputs(case.sample(5), 0.5, **options)
         ((op, args, kwargs),) = recorded.calls
         torch.library.opcheck(op, args, kwargs)

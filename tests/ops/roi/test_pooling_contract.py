@@ -1,17 +1,17 @@
 """What every pooling op promises of its values and gradients, for each ``cases_*.py`` here."""
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
+from contracts import cases_of
 from pool_inputs import LAYOUTS
-from pooling import cases_in, one_for_each_op
+from pooling import Pooling, one_for_each_op
 from torch.autograd import gradcheck, gradgradcheck
 
 import detops
 
-CASES = cases_in(Path(__file__).parent)
+CASES = cases_of(Pooling)
 HALVES = [torch.float16, torch.bfloat16]
 DTYPES = [torch.float32, torch.float64, *HALVES]
 # Images, channels, RoIs, size of the map, size of the output.

@@ -3,16 +3,16 @@
 import math
 import time
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
+from contracts import cases_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_inputs import LAYOUTS
-from pooling import CHANNELS, SCALE, cases_in, one_for_each_op
+from pooling import CHANNELS, SCALE, Pooling, one_for_each_op
 
-CASES = cases_in(Path(__file__).parent)
+CASES = cases_of(Pooling)
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["nchw", "channels_last"])

@@ -1,15 +1,14 @@
 """Every pooling op as a module and under the transforms of PyTorch."""
 
-from pathlib import Path
-
 import pytest
 import torch
+from contracts import cases_of
 from pool_inputs import LAYOUTS
-from pooling import cases_in, one_for_each_op
-from torch.utils._python_dispatch import TorchDispatchMode
+from pooling import Pooling, one_for_each_op
+from recorder import Recorder
 
 # One way to call each op: the options change nothing here.
-OPS = one_for_each_op(cases_in(Path(__file__).parent))
+OPS = one_for_each_op(cases_of(Pooling))
 
 every_op = pytest.mark.parametrize("case", OPS, ids=lambda case: case.op)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["nchw", "channels_last"])
@@ -76,19 +75,6 @@ def test_autocast_changes_nothing(device, case):
             found = case.with_gradients(made)
         for a, b in zip(found, expected, strict=True):
             assert a.dtype == b.dtype and torch.equal(a, b)
-
-
-class Recorder(TorchDispatchMode):
-    """Keeps the calls of our raw ops."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "detops":
-            self.calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.slow
