@@ -7,6 +7,7 @@ python -m planted --mark "" NaN       # bugs with NaN in their names, by all tes
 """
 
 import argparse
+import filecmp
 import os
 import re
 import shutil
@@ -39,18 +40,27 @@ def build() -> None:
         raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
 
 
+def prepare() -> None:
+    """Builds a clean copy of the project as it is now; an older one saves most of the work."""
+    if CLEAN.exists():
+        restore()
+    shutil.rmtree(TREE / "tests", ignore_errors=True)
+    files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for file in filter(None, files.split("\0")):
+        new, old = ROOT / file, TREE / file
+        if old.is_symlink() or old.exists() and filecmp.cmp(new, old, shallow=False):
+            continue
+        old.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(new, old, follow_symlinks=False)
+    build()
+    shutil.rmtree(CLEAN, ignore_errors=True)
+    shutil.copytree(TREE, CLEAN, symlinks=True)
+
+
 def restore() -> None:
-    """Makes the tree a clean one, built. Build files hold the tree's path, so it keeps its name."""
+    """Makes the tree the clean copy. Build files hold the tree's path, so it keeps its name."""
     shutil.rmtree(TREE, ignore_errors=True)
-    if not CLEAN.exists():
-        files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
-        for file in filter(None, files.split("\0")):
-            (TREE / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / file, TREE / file, follow_symlinks=False)
-        build()
-        shutil.copytree(TREE, CLEAN, symlinks=True)
-    else:
-        shutil.copytree(CLEAN, TREE, symlinks=True)
+    shutil.copytree(CLEAN, TREE, symlinks=True)
 
 
 def plant(bug: Bug) -> None:
@@ -83,6 +93,7 @@ def main() -> int:
     names = arguments.names
     chosen = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
     missed = 0
+    prepare()
     for bug in chosen:
         restore()
         plant(bug)
