@@ -50,7 +50,7 @@ CALLS = {
     "module": ("roi_align_forward", lambda: HOLDER.align(MAP, [BOXES])),
     "function": ("roi_align_forward", lambda: roi_align(MAP, [BOXES], 3)),
     "pooler": (
-        "multiscale_roi_align", lambda: HOLDER.pooler(MAPS, [BOXES], [(32, 32)])
+        "multiscale_roi_align_forward", lambda: HOLDER.pooler(MAPS, [BOXES], [(32, 32)])
     ),
     "python, by name": ("box_iou_forward", lambda: box_iou(BOXES, BOXES)),
     "python, held": ("box_iou_forward", lambda: HOLDER.iou(BOXES, boxes2=BOXES)),

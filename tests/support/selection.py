@@ -1,12 +1,13 @@
 """Selects tests: a pytest plugin, registered by tests/conftest.py.
 
-Without a GPU, cases that need one do not run, and are counted per file at the end of the run.
+Cases that need a GPU or an instruction set which this machine lacks do not run, and are counted per
+file at the end of the run.
 """
 
 from collections import Counter
 
 import pytest
-from fuzz.case import ISAS
+from fuzz.case import ISAS, isas
 from needs import HAS_GPU, NEEDS_GPU
 from paths import ROOT
 
@@ -21,7 +22,7 @@ LARGE_WAYS = (
     "several rows at a time",
     "a row at a time",
 )
-WITHOUT_GPU = pytest.StashKey[Counter]()
+LACKING = pytest.StashKey[dict[str, Counter]]()  # by what is lacking, cases per file
 
 
 def file_of(item):
@@ -43,18 +44,31 @@ def is_of_use(item):
     return "device" in item.fixturenames and not on_gpu and params.get("way") not in LARGE_WAYS
 
 
-def has_case_for_gpu(item):
-    """Returns whether `device` would have made another case for a GPU."""
-    return "device" in params_of(item) and params_of(item).get("isa", ISAS[0]) == ISAS[0]
+def needs_gpu(item):
+    return NEEDS_GPU.mark in item.iter_markers("skipif")
+
+
+def repeated_by(fixture, items):
+    """Returns the cases that the fixture repeats for a GPU, or for each instruction set."""
+    if detops._C.emulated:
+        return []
+    first = {"isa": ISAS[0], "device": "cpu"}
+    return [
+        item
+        for item in items
+        if fixture in params_of(item)
+        and all(params_of(item).get(name, value) == value for name, value in first.items())
+    ]
 
 
 @pytest.hookimpl(tryfirst=True)  # runs before marks select tests
 def pytest_collection_modifyitems(config, items):
     kept = {item for item in items if is_of_use(item)}
+    by_isa = Counter(map(file_of, repeated_by("isa", kept)))
+    counts = config.stash[LACKING] = {name: by_isa for name in ISAS if name not in isas()}
     if not HAS_GPU:
-        lacking = {item for item in kept if NEEDS_GPU.mark in item.iter_markers("skipif")}
-        others = set() if detops._C.emulated else filter(has_case_for_gpu, kept)
-        config.stash[WITHOUT_GPU] = Counter(map(file_of, lacking.union(others)))
+        lacking = set(filter(needs_gpu, kept))
+        counts["a GPU"] = Counter(map(file_of, lacking.union(repeated_by("device", kept))))
         kept -= lacking
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
@@ -64,18 +78,19 @@ def pytest_sessionfinish(session):
     """Sends the counts of a worker to the process that prints them."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["without_gpu"] = dict(session.config.stash.get(WITHOUT_GPU, {}))
+        output["lacking"] = {k: dict(v) for k, v in session.config.stash.get(LACKING, {}).items()}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
     """Each worker collects all tests, and counts the same ones."""
-    node.config.stash[WITHOUT_GPU] = Counter(node.workeroutput.get("without_gpu", {}))
+    node.config.stash[LACKING] = node.workeroutput.get("lacking", {})
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    counts = config.stash.get(WITHOUT_GPU, Counter())
-    if counts:
-        terminalreporter.section(f"{counts.total()} cases need a GPU and did not run")
+    for lacking, counts in config.stash.get(LACKING, {}).items():
+        if not counts:
+            continue
+        terminalreporter.section(f"{sum(counts.values())} cases need {lacking} and did not run")
         for file, count in sorted(counts.items()):
             terminalreporter.line(f"{count:6} {file}")

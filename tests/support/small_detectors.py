@@ -58,7 +58,15 @@ def configs(*few):
 def detector_of(structure, name, overrides=()):
     torch.manual_seed(0)
     cfg = load_config(FOLDER / f"{name}.yaml", [*overrides_of(name), *overrides])
-    return build_detection_model(cfg).eval()
+    with pytest.MonkeyPatch.context() as patch:
+        make_shallow(patch)
+        return build_detection_model(cfg).eval()
+
+
+def make_shallow(patch):
+    """Makes networks that are built from now on have one block per stage."""
+    for depth in resnet.STAGES:
+        patch.setitem(resnet.STAGES, depth, (1, 1, 1, 1))
 
 
 def images_of(*sizes):
@@ -71,8 +79,7 @@ def images_of(*sizes):
 @pytest.fixture
 def one_block_per_stage(monkeypatch):
     monkeypatch.setattr(logging.getLogger("torch"), "disabled", True)
-    for depth in resnet.STAGES:
-        monkeypatch.setitem(resnet.STAGES, depth, (1, 1, 1, 1))
+    make_shallow(monkeypatch)
     # oneDNN rounds fused steps differently from a graph of single steps.
     with torch.backends.mkldnn.flags(enabled=False), torch.no_grad():
         yield
