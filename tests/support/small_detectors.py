@@ -54,8 +54,13 @@ def configs(*few):
     return [pytest.param(name, marks=() if name in few else rest) for name in names]
 
 
-@cache
 def detector_of(structure, name, overrides=()):
+    """Returns a shared detector. Its layers keep what oneDNN packed for them, if it was enabled."""
+    return _detector_of(structure, name, overrides, torch.backends.mkldnn.enabled)
+
+
+@cache
+def _detector_of(structure, name, overrides, onednn):
     torch.manual_seed(0)
     cfg = load_config(FOLDER / f"{name}.yaml", [*overrides_of(name), *overrides])
     with pytest.MonkeyPatch.context() as patch:
