@@ -114,8 +114,11 @@ def draw_detections(
     unit = smoothing * max(1.0, max(picture.size) / 2000)
     line = round(2 * unit) if line_width is None else max(1, round(line_width * smoothing))
 
-    for box in (truth * scale * smoothing).tolist():
-        draw.rectangle(_ordered(box), outline=(*TRUTH_COLOUR, 220), width=round(unit))
+    # Pillow visits all pixels of a rectangle's sides, however far outside they are.
+    width = round(unit)
+    beyond = torch.tensor(overlay.size).repeat(2) + 2 * width
+    for box in (truth * scale * smoothing).clamp(min=-2 * width).minimum(beyond).tolist():
+        draw.rectangle(_ordered(box), outline=(*TRUTH_COLOUR, 220), width=width)
     # Lowest score first, so that the surest boxes and tags lie on top.
     order = range(len(boxes)) if scores is None else scores.argsort().tolist()
     colours = [PALETTE[0]] * len(boxes)
