@@ -218,8 +218,8 @@ def uninterrupted(tmp_path_factory, photographs):
     return results(output)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("processes", [1, 2])
 def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterrupted, processes):
     output = tmp_path / "out"
     process = start(output, photographs, "--batch", "2", seconds=0.1)

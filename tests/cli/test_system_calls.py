@@ -120,6 +120,7 @@ def test_import_and_ops_write_only_temporary_files(tmp_path, temporary):
     check(calls_of(tmp_path, "-c", EVERY_OP), temporary)
 
 
+@pytest.mark.exhaustive
 def test_detect_writes_only_its_output(tmp_path, temporary):
     Image.new("RGB", (300, 200), (90, 120, 60)).save(tmp_path / "a.png")
     output = tmp_path / "out"
@@ -129,6 +130,7 @@ def test_detect_writes_only_its_output(tmp_path, temporary):
     assert {p.name for p in output.iterdir()} >= {"a.png", "found.json"}
 
 
+@pytest.mark.exhaustive
 def test_eval_writes_only_its_output(tmp_path, temporary):
     output = tmp_path / "out"
     options = ["--weights", SHAPES_WEIGHTS, "--data", "shapes:test?length=2&size=64"]
@@ -148,6 +150,7 @@ def test_export_writes_only_its_file(tmp_path, temporary, format):
     assert [p.name for p in file.parent.iterdir()] == [file.name]
 
 
+@pytest.mark.exhaustive
 def test_serve_opens_only_its_listening_socket(tmp_path, temporary):
     """It listens at the given address; the server accepts connections and opens none."""
     pytest.importorskip("uvicorn")

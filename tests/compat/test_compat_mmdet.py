@@ -38,6 +38,7 @@ DETECTORS = {
 }
 
 
+@pytest.mark.exhaustive
 def test_mmdet_matchers_give_the_same_matches():
     run_tests("peer_mmdet.py")
 

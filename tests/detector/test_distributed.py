@@ -41,6 +41,7 @@ def compare(ours, theirs, tolerance):
         assert one == pytest.approx(other, abs=tolerance)
 
 
+@pytest.mark.exhaustive
 def test_two_processes_give_the_losses_of_one(folder, tmp_path):
     trainer = worker.detector_trainer(tmp_path)
     trainer.run()
@@ -108,6 +109,7 @@ def test_killed_worker_is_restarted_without_losing_steps(folder, tmp_path):
     assert curves(tmp_path / "killed") == curves(folder / "branches")
 
 
+@pytest.mark.exhaustive
 def test_train_command_runs_under_torchrun(tmp_path, capsys):
     run, found = tmp_path / "run", tmp_path / "found.json"
     arguments = [

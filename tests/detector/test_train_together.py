@@ -15,7 +15,7 @@ from torchrun import torchrun
 
 from detops.engine import load_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")

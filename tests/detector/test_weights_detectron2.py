@@ -284,6 +284,7 @@ def _limited():
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
 
+@pytest.mark.exhaustive
 @NEEDS_NO_SANITIZER
 @pytest.mark.parametrize("number", range(len(contents.greedy_pickles())))
 def test_reading_a_malicious_pickle_uses_little_memory(tmp_path, number):

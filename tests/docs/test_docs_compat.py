@@ -105,6 +105,7 @@ def test_torchvision_calls_match_their_signatures(theirs):
     check_their_side(theirs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["mmcv", "transformers", "ultralytics"])
 def test_calls_of_other_packages_match_their_signatures(package):

@@ -82,6 +82,7 @@ def test_pages_show_exactly_the_drawn_figures(tmp_path):
     assert all("figures/" in pages[DOCS / "api" / f"{family}.md"] for family in families)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "example", sorted((ROOT / "examples" / "gallery").glob("plot_*.py")), ids=lambda path: path.stem

@@ -25,6 +25,7 @@ def run(*command):
     return result.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("network", "names"), [("mlp", {"Python", "C++"}), ("lltm", {"Python", "C++", "nn.LSTM"})]
 )

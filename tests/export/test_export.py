@@ -52,7 +52,7 @@ def loaded_elsewhere(file, image, folder):
     [
         pytest.param("tree_crowns", True, marks=pytest.mark.exhaustive),
         ("mask_rcnn_R_50_FPN_1x", False),
-        ("mask_rcnn_R_50_C4_1x", True),
+        pytest.param("mask_rcnn_R_50_C4_1x", True, marks=pytest.mark.exhaustive),
         pytest.param("torchvision_keypoint_rcnn_R_50_FPN", False, marks=pytest.mark.exhaustive),
         pytest.param("retinanet_R_50_FPN_1x", True, marks=pytest.mark.exhaustive),
     ],

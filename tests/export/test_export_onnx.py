@@ -203,6 +203,7 @@ def test_detector_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
     assert_same_detections(run(nothing.numpy()), model([nothing])[0])
 
 
+@pytest.mark.exhaustive
 def test_trained_detector_in_onnx_finds_the_same(tmp_path):
     model = Detector.from_checkpoint(DEFAULT_WEIGHTS, device="cpu").model
     onnx(model, tmp_path / "trees.onnx")

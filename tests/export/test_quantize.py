@@ -80,6 +80,7 @@ def test_int8_command_keeps_the_ap_of_trees(tmp_path, capsys, monkeypatch):
     assert status == 1 and "misses 70 of 70 detections" in err and "take other --int8" in err
 
 
+@pytest.mark.exhaustive
 def test_quantized_detector_keeps_the_ap_of_shapes(shapes, tmp_path, capsys):
     """Quantizes from Python; an image without objects does not change the result."""
     source, images = shapes

@@ -79,6 +79,7 @@ def test_user_program_passes_strict_type_checks(checker, tmp_path):
     assert checker(PROGRAM, tmp_path) == {}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_type_mistakes_are_reported(checker, tmp_path):
     program = tmp_path / "mistakes.py"

@@ -30,7 +30,10 @@ NEEDS_ASSETS = pytest.mark.skipif(
 
 @pytest.mark.slow
 @NEEDS_ASSETS
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive)],
+)
 def test_server_runs_until_a_signal(number, status):
     process = subprocess.Popen(
         [sys.executable, "-m", "detops", "serve", "--port", "0", "--device", "cpu"],

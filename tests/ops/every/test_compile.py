@@ -116,7 +116,8 @@ def walk(calls):
     for call in calls:
         for gradient in (False, True)[: 1 + bool(call.wants)]:
             kind = ", gradient" * gradient
-            yield pytest.param(call, gradient, id=f"{call.name}{kind}")
+            marks = () if call in ONE_EACH.values() else pytest.mark.exhaustive
+            yield pytest.param(call, gradient, id=f"{call.name}{kind}", marks=marks)
 
 
 def resized(call, count, seed=0):
@@ -180,6 +181,7 @@ def test_compiled_op_matches_eager_for_any_count(call, gradient):
     assert 1 <= function.count() <= 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("call", "gradient"), walk(ONE_EACH.values()))
 def test_compiled_op_matches_eager_after_nms(call, gradient):
     dims = COUNTED.get(op(call), BOXES)

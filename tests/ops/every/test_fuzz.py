@@ -39,6 +39,7 @@ def _everything_is_compared(monkeypatch):
     monkeypatch.setattr(fuzz.check, "SANITIZED", False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_short_run_finds_nothing(tmp_path):
     """Runs eight cases of every op in a separate process."""
@@ -249,6 +250,7 @@ with open(sys.argv[2], "r+b") as file:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("began", "end", "status"), [("time.time()", "os.abort()", -6), ("0", "time.sleep(60)", -9)]

@@ -65,6 +65,7 @@ def test_missing_scratch_memory_raises_and_names_the_op():
     assert result.stdout.startswith("detops.deform_conv2d_backward: not enough memory"), result
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_ops_reject_invalid_arguments_by_name(group):
     result = python(SUPPORT / "input_worker.py", *OPS[group::GROUPS])

@@ -82,6 +82,7 @@ def _large_call(op, passes):
     return call
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(detops._C.emulated, reason="of CPUs")
 @NEEDS_NO_SANITIZER

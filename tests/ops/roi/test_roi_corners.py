@@ -249,6 +249,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_peak_memory_is_at_most_twice_torchvision():
     """The bound holds for any number of channels."""
