@@ -83,8 +83,8 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    """Each worker collects all tests, and counts the same ones."""
-    node.config.stash[LACKING] = node.workeroutput.get("lacking", {})
+    """Each worker collects all tests, and counts the same ones; one that crashed says nothing."""
+    node.config.stash[LACKING] = getattr(node, "workeroutput", {}).get("lacking", {})
 
 
 def pytest_terminal_summary(terminalreporter, config):
