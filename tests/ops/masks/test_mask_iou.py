@@ -1,8 +1,8 @@
+"""mask_nms, and mask_iou of masks of any size; contracts test the rest of both."""
+
 import pytest
 import reference_masks as reference
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import detops
 from detops.bench.mask_iou import plain_mask_iou, plain_mask_nms
@@ -17,8 +17,9 @@ def random_masks(count, height, width, share=0.5, seed=0):
     masks = torch.rand(count, height, width, generator=generator) < share
     masks[1::5, : height // 2] = False
     masks[2::5, height // 3 :] = False
-    if count > 4:
-        masks[3], masks[4] = False, True
+    if count > 5:
+        masks[3], masks[4], masks[5] = False, True, False
+        masks[5, -1, -1] = True  # in the last of several tiles
     return masks
 
 
@@ -74,23 +75,6 @@ def test_modes_match_pycocotools():
         torch.testing.assert_close(ours, expected[:, j].nan_to_num(0).float(), rtol=1e-7, atol=0)
 
 
-@settings(max_examples=60)
-@given(st.data())
-def test_any_masks_match_the_reference(data):
-    height, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 90))
-    pixels = st.sets(st.integers(0, height * width - 1), max_size=8)
-    masks = torch.zeros(data.draw(st.integers(1, 9)), height * width, dtype=torch.bool)
-    for mask in masks:
-        mask[list(data.draw(pixels))] = True
-    masks = masks.view(-1, height, width)
-    for name in ("baseline", "avx2", "auto"):
-        try:
-            detops._C.set_cpu_isa(name)
-        except ValueError:
-            continue
-        assert torch.equal(detops.mask_iou(masks, masks), reference.mask_iou(masks, masks))
-
-
 def test_plain_versions_of_the_benchmark_compute_the_same():
     masks = random_masks(20, 30, 41)
     torch.testing.assert_close(detops.mask_iou(masks, masks[:7]), plain_mask_iou(masks, masks[:7]))
@@ -109,17 +93,6 @@ def test_masks_without_pixels_do_not_overlap(device, poison, shapes):
     assert detops.mask_nms(first, torch.zeros(n, device=device), 0.5).tolist() == (
         list(range(n)) if height * width == 0 else [0][:n]
     )
-
-
-def test_every_layout_gives_the_same_overlaps(device):
-    masks = random_masks(12, 31, 53).to(device)
-    expected = detops.mask_iou(masks, masks)
-    wide = torch.ones(12, 31, 60, dtype=torch.bool, device=device)
-    wide[:, :, 3:56] = masks
-    for same in (masks.mT.contiguous().mT, wide[:, :, 3:56], masks.byte() * 2):
-        assert torch.equal(detops.mask_iou(same, masks), expected)
-        assert torch.equal(detops.mask_iou(masks, same), expected)
-    assert torch.equal(detops.mask_iou(masks[::2], masks[1::3]), expected[::2, 1::3])
 
 
 def test_mask_nms_of_many_objects_matches_the_plain_version(isa, device):
@@ -142,25 +115,3 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
     ):
         one, two = two_threads(call)
         assert torch.equal(one, two)
-
-
-@pytest.mark.slow
-def test_mask_iou_passes_opcheck_compiles_and_supports_vmap():
-    masks = random_masks(6, 9, 10)
-    torch.library.opcheck(torch.ops.detops.mask_iou.default, (masks, masks[:4], "iof"))
-    compiled = torch.compile(detops.mask_iou, fullgraph=True, dynamic=True, backend="aot_eager")
-    assert torch.equal(compiled(masks, masks), detops.mask_iou(masks, masks))
-    both = torch.vmap(detops.mask_iou)(masks.view(2, 3, 9, 10), masks.view(2, 3, 9, 10))
-    assert torch.equal(both[1], detops.mask_iou(masks[3:], masks[3:]))
-
-
-def test_errors_name_the_bad_argument(device):
-    masks = torch.zeros(3, 4, 5, dtype=torch.bool, device=device)
-    for call, message in (
-        (lambda: detops.mask_iou(masks, masks[:, :3]), r"mask_iou: masks2 must be \[M, 4, 5\]"),
-        (lambda: detops.mask_iou(masks[0], masks), r"mask_iou: masks1 must be \[N, H, W\]"),
-        (lambda: detops.mask_iou(masks.float(), masks), "mask_iou: masks1 must be bool or uint8"),
-        (lambda: detops.mask_iou(masks, masks, "iob"), "mask_iou: mode must be iou or iof"),
-    ):
-        with pytest.raises(RuntimeError, match=f"detops.{message}"):
-            call()
