@@ -9,11 +9,11 @@ from small_detectors import (  # noqa: F401
     configs,
     detector_of,
     images_of,
-    one_block_per_stage,
+    single_steps,
     structure,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_block_per_stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("single_steps")]
 
 
 def check(traced, model, images):

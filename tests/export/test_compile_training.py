@@ -5,11 +5,11 @@ import torch
 from small_detectors import (  # noqa: F401
     detector_of,
     images_of,
-    one_block_per_stage,
+    single_steps,
     structure,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_block_per_stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("single_steps")]
 
 # One config of each kind of detector.
 TRAINED = [

@@ -11,7 +11,7 @@ from small_detectors import (  # noqa: F401
     assert_same_detections,
     detector_of,
     images_of,
-    one_block_per_stage,
+    single_steps,
 )
 
 import detops
@@ -57,7 +57,7 @@ def loaded_elsewhere(file, image, folder):
         pytest.param("retinanet_R_50_FPN_1x", True, marks=pytest.mark.exhaustive),
     ],
 )
-@pytest.mark.usefixtures("one_block_per_stage")
+@pytest.mark.usefixtures("single_steps")
 def test_exported_detector_accepts_images_of_any_size(name, resized, tmp_path):
     # RetinaNet's coarsest level needs more than one row: PyTorch binds the graph to strides.
     small, large = (300, 500) if name.startswith("retinanet") else (64, 96)

@@ -9,7 +9,7 @@ from small_detectors import (  # noqa: F401
     assert_same_detections,
     detector_of,
     images_of,
-    one_block_per_stage,
+    single_steps,
 )
 from torch.export import Dim
 
@@ -186,7 +186,7 @@ def test_op_in_onnx_gives_the_result_of_pytorch(name, runtime, tmp_path):
         ),
     ],
 )
-@pytest.mark.usefixtures("one_block_per_stage")
+@pytest.mark.usefixtures("single_steps")
 def test_detector_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
     """One file handles images of any size."""
     resized = name == "tree_crowns"

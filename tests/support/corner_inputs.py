@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 import torch
+from pool_inputs import LAYOUTS
 
-LAYOUTS = [torch.contiguous_format, torch.channels_last]
 CHANNELS = [1, 3, 5, 16, 33]
 DTYPES = [torch.float32, torch.double, torch.half, torch.bfloat16]
 # Map size, RoI sizes, number of RoIs. Sides are not a whole number away from the corner, because

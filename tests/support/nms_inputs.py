@@ -1,6 +1,7 @@
-"""Axis-aligned boxes for the tests of suppression ops: one kind per part of the kernels."""
+"""Boxes for the tests of suppression ops: one kind per part of the kernels."""
 
 import math
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -8,6 +9,8 @@ import torch
 LOW = [0.0, 1e-45, 1e-40, 1e-30, 1e-10, 1e-3, 0.01, 0.02, 0.0200001]
 THRESHOLDS = [-0.1, *LOW, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.999, 1.0, 1.5, math.inf]
 ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 0.0]
+# Oracles that clip round differently: no IoU of their inputs is as close as 1e-9 to one of these.
+CLIPPED_THRESHOLDS = (-0.1, 0.013, 0.21, 0.47, 0.71, 0.93, 1.5, math.inf)
 SPARSE = ["uniform", "sizes", "thin", "outliers", "near copies", "far from the origin", "integers"]
 CROWDS = ["disjoint", "touching", "overlapping by a hair", "ladder", "crosses", "nested"]
 
@@ -110,3 +113,30 @@ def clustered_boxes(rng, count):
     side = rng.uniform(10, 40, (count, 2))
     boxes = np.concatenate([centre - side / 2, centre + side / 2], 1)
     return torch.from_numpy(np.round(boxes) if rng.random() < 0.5 else boxes)
+
+
+def kinds_of(random_boxes, kinds, odd):
+    """Returns a function per kind of boxes, and one for the first kind with odd numbers."""
+
+    def make(rng, count, kind, is_broken):
+        generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+        boxes = random_boxes(generator, count, kind=kind)
+        if is_broken and count:
+            for _ in range(1 + count // 8):
+                boxes[rng.integers(count), rng.integers(boxes.size(1))] = rng.choice(odd)
+        return boxes
+
+    whole = {kind: partial(make, kind=kind, is_broken=False) for kind in kinds}
+    return whole | {"broken": partial(make, kind=kinds[0], is_broken=True)}
+
+
+def clipped(overlaps):
+    """Returns the IoU of boxes with one another, clipped in float64, in the dtype of the boxes."""
+
+    @lru_cache(maxsize=200)  # by identity: the random inputs are cached as well
+    def rounded(boxes):
+        iou = overlaps(boxes, boxes)
+        assert not any(((iou - t).abs() < 1e-9).any() for t in CLIPPED_THRESHOLDS)
+        return iou.to(boxes.dtype).double()
+
+    return rounded

@@ -1,7 +1,7 @@
 """Selects tests: a pytest plugin, registered by tests/conftest.py.
 
-Cases that need a GPU or an instruction set which this machine lacks do not run, and are counted per
-file at the end of the run.
+Cases that need a GPU or an instruction set that this machine lacks do not run. The end of the run
+counts them per file.
 """
 
 from collections import Counter

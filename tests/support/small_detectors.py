@@ -64,14 +64,9 @@ def _detector_of(structure, name, overrides, onednn):
     torch.manual_seed(0)
     cfg = load_config(FOLDER / f"{name}.yaml", [*overrides_of(name), *overrides])
     with pytest.MonkeyPatch.context() as patch:
-        make_shallow(patch)
+        for depth in resnet.STAGES:
+            patch.setitem(resnet.STAGES, depth, (1, 1, 1, 1))
         return build_detection_model(cfg).eval()
-
-
-def make_shallow(patch):
-    """Makes networks that are built from now on have one block per stage."""
-    for depth in resnet.STAGES:
-        patch.setitem(resnet.STAGES, depth, (1, 1, 1, 1))
 
 
 def images_of(*sizes):
@@ -82,9 +77,8 @@ def images_of(*sizes):
 
 
 @pytest.fixture
-def one_block_per_stage(monkeypatch):
+def single_steps(monkeypatch):
     monkeypatch.setattr(logging.getLogger("torch"), "disabled", True)
-    make_shallow(monkeypatch)
     # oneDNN rounds fused steps differently from a graph of single steps.
     with torch.backends.mkldnn.flags(enabled=False), torch.no_grad():
         yield

@@ -1,27 +1,12 @@
-import functools
 import math
+from functools import partial
 
 import reference_rotated
 import torch
 from cases_nms import LIMITS, in_a_grid
+from nms_inputs import CLIPPED_THRESHOLDS, clipped, kinds_of
 from reference_rotated import KINDS
 from suppression import Boxes, Suppression, calling, greedy
-
-ODD = (math.nan, math.inf, -math.inf, 0.0, -1.0)
-
-
-def random_boxes(kind):
-    def make(rng, count):
-        generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-        boxes = reference_rotated.random_boxes(
-            generator, count, torch.float64, "mixed" if kind == "broken" else kind
-        )
-        if kind == "broken" and count:
-            for _ in range(1 + count // 8):
-                boxes[rng.integers(count), rng.integers(5)] = rng.choice(ODD)
-        return boxes
-
-    return make
 
 
 def turned_in_a_grid(count):
@@ -32,7 +17,11 @@ def turned_in_a_grid(count):
 ROTATED = Boxes(
     argument="boxes",
     shape="[N, 5]",
-    kinds={kind: random_boxes(kind) for kind in (*KINDS, "one centre", "broken")},
+    kinds=kinds_of(
+        partial(reference_rotated.random_boxes, dtype=torch.float64),
+        (*KINDS, "one centre"),
+        (math.nan, math.inf, -math.inf, 0.0, -1.0),
+    ),
     apart=turned_in_a_grid,
     third=torch.tensor([[0.0, 0, 2, 1, 0], [1, 0, 2, 1, 0]]),
     malformed=torch.tensor(
@@ -44,20 +33,12 @@ ROTATED = Boxes(
             [20, 20, 9, -9, 30],
         ]
     ),
-    # The oracle rounds differently: no IoU of these inputs is as close as 1e-9 to a threshold.
-    thresholds=(-0.1, 0.013, 0.21, 0.47, 0.71, 0.93, 1.5, math.inf),
+    thresholds=CLIPPED_THRESHOLDS,
     counts=(0, 1, 2, 17, 40),
 )
 
 
-@functools.lru_cache(maxsize=200)  # by identity: the random inputs are cached as well
-def overlaps(boxes):
-    """Clips polygons in float64, and rounds the IoU to the dtype of the boxes."""
-    iou = reference_rotated.box_iou_rotated(boxes, boxes)
-    assert not any(((iou - t).abs() < 1e-9).any() for t in ROTATED.thresholds)
-    return iou.to(boxes.dtype).double()
-
-
+overlaps = clipped(reference_rotated.box_iou_rotated)
 EXCEPTIONS = {
     "test_any_floats_match_the_oracle": "clipping in float64 overflows; see test_nms_rotated.py"
 }

@@ -1,4 +1,4 @@
-"""What every suppression op promises. `cases_<op>.py` describes an op: see `suppression.py`."""
+"""Every suppression op with any input. suppression.py tells how `cases_<op>.py` describes an op."""
 
 import math
 import re

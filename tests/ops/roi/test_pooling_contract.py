@@ -1,4 +1,4 @@
-"""What every pooling op promises of its values and gradients, for each ``cases_*.py`` here."""
+"""Values and gradients of every pooling op. pooling.py tells how `cases_<op>.py` describes one."""
 
 from functools import cache
 
@@ -174,8 +174,8 @@ def test_half_precision_is_float32_rounded_once(isa, device, case, layout, dtype
                 close(a, b, 1e-5, 1e-5)
             else:  # half a unit in the last place, and the rounding of sums in another order
                 half_unit = torch.finfo(dtype).eps / 2
-                again = "gradients are rounded once" in case.exceptions
-                close(a, b, half_unit * b.abs().max().item() if again else 2e-6, half_unit)
+                twice = "gradients are rounded once" in case.exceptions
+                close(a, b, half_unit * b.abs().max().item() if twice else 2e-6, half_unit)
 
 
 @every_op

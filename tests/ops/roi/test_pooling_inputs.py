@@ -1,4 +1,4 @@
-"""What every pooling op does with empty, odd and invalid inputs."""
+"""Every pooling op with empty, odd and invalid inputs."""
 
 import math
 import time
