@@ -152,7 +152,7 @@ template <typename T>
 DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double>& b, Base base,
                             double grad, T* to_a, T* to_b) {
   const double common = intersection(a, b);
-  const double whole = base == Base::kUnion ? a.area + b.area - common : a.area;
+  const double whole = base_area(a, b, common, base);
   if (!(common > 0 && common / whole > 0)) {
     for (int i = 0; i < 5; ++i) to_a[i] = to_b[i] = T(0);
     return;

@@ -82,13 +82,19 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   return meet ? max(V{}, area) : V{};
 }
 
+// What an intersection is divided by; NaN where a number of either box is not finite.
+template <typename V>
+DETOPS_HD V base_area(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b, V common,
+                      math::Base base) {
+  return base == math::Base::kUnion ? a.area + b.area - common : a.area + (b.area - b.area);
+}
+
 // At most 1; NaN where the base is not a positive finite number.
 template <typename V>
 DETOPS_HD V iou(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b,
                 math::Base base = math::Base::kUnion) {
   const V common = intersection(a, b);
-  const V whole = base == math::Base::kUnion ? a.area + b.area - common : a.area;
-  return min(common / whole, V{} + 1);
+  return min(common / base_area(a, b, common, base), V{} + 1);
 }
 
 }  // namespace rotated
