@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from fractions import Fraction
@@ -13,6 +14,7 @@ from paths import ROOT
 from PIL import Image
 from torchvision_networks import put_into_cache
 
+from detops import cli
 from detops.cli.options import TREE_CROWNS
 from detops.engine.journal import WHOLE
 from detops.engine.video import VideoWriter
@@ -54,9 +56,19 @@ def folder(tmp_path_factory):
     return folder
 
 
+def run(command, folder):
+    """Runs a command of the page; in this process if it is one of detops alone."""
+    if command.startswith("detops ") and "|" not in command:
+        assert cli.main(shlex.split(command)[1:]) == 0, command
+        return
+    words = ["bash", "-euo", "pipefail", "-c", command]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("block", blocks() if PAGE.exists() else ())
-def test_commands_of_the_page_write_their_results(folder, block):
+def test_commands_of_the_page_write_their_results(folder, block, monkeypatch):
     if "clip.mp4" in block:
         pytest.importorskip("av")
         with VideoWriter(folder / "clip.mp4", Fraction(5)) as writer:
@@ -64,21 +76,13 @@ def test_commands_of_the_page_write_their_results(folder, block):
                 writer.add(Image.open(folder / "photo.jpg"))
     if "with_ray" in block:
         pytest.importorskip("ray")
-    environment = os.environ | {
-        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-        "TORCH_HOME": str(folder / "home"),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    monkeypatch.setenv("TORCH_HOME", str(folder / "home"))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     for command in block.replace("\\\n", "").splitlines():
+        run(command.strip(), folder)
         match = re.search(r"detops detect .*--output (\w+)", command)
         if match is None:
             continue
