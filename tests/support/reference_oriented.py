@@ -22,7 +22,7 @@ def active_rotated_filter(input, indices):
 def rotated_feature_align(features, boxes, scale, points):
     """Adds samples at the centre of a pixel's box and, with 5 points, at the corners."""
     maps = features.detach().double().numpy()
-    output = features.detach().double().clone()
+    output = maps.copy()
     for n, i, j in torch.cartesian_prod(*map(torch.arange, boxes.shape[:3])).tolist():
         cx, cy, w, h, angle = boxes[n, i, j].double().tolist()
         cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
@@ -30,9 +30,8 @@ def rotated_feature_align(features, boxes, scale, points):
         corners = [(u * w / 2, v * h / 2) for u in (-1, 1) for v in (-1, 1)]
         for u, v in [(0, 0), *corners][:points]:
             x, y = (cx + u * cos + v * sin) * scale, (cy - u * sin + v * cos) * scale
-            for c in range(maps.shape[1]):
-                output[n, c, i, j] += _sample(maps[n, c], y, x)
-    return output
+            output[n, :, i, j] += _sample(maps[n], y, x)
+    return torch.from_numpy(output)
 
 
 def riroi_align_rotated(
