@@ -15,7 +15,12 @@ pytestmark = pytest.mark.slow
 
 
 def networks_of(*kinds):
-    return pytest.mark.parametrize("case", kinds, indirect=True, scope="module")
+    slowest = "maskrcnn", "keypointrcnn"
+    params = [
+        pytest.param(kind, marks=pytest.mark.exhaustive if kind in slowest else ())
+        for kind in kinds
+    ]
+    return pytest.mark.parametrize("case", params, indirect=True, scope="module")
 
 
 all_networks = networks_of("fasterrcnn", "retinanet", "maskrcnn", "keypointrcnn")

@@ -50,13 +50,14 @@ def loaded_elsewhere(file, image, folder):
 @pytest.mark.parametrize(
     ("name", "resized"),
     [
-        pytest.param("tree_crowns", True, marks=pytest.mark.exhaustive),
+        ("tree_crowns", True),
         ("mask_rcnn_R_50_FPN_1x", False),
-        pytest.param("mask_rcnn_R_50_C4_1x", True, marks=pytest.mark.exhaustive),
-        pytest.param("torchvision_keypoint_rcnn_R_50_FPN", False, marks=pytest.mark.exhaustive),
-        pytest.param("retinanet_R_50_FPN_1x", True, marks=pytest.mark.exhaustive),
+        ("mask_rcnn_R_50_C4_1x", True),
+        ("torchvision_keypoint_rcnn_R_50_FPN", False),
+        ("retinanet_R_50_FPN_1x", True),
     ],
 )
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("single_steps")
 def test_exported_detector_accepts_images_of_any_size(name, resized, tmp_path):
     # RetinaNet's coarsest level needs more than one row: PyTorch binds the graph to strides.

@@ -74,7 +74,7 @@ def pyright(program, folder):
     }
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright])
+@pytest.mark.parametrize("checker", [pytest.param(mypy, marks=pytest.mark.exhaustive), pyright])
 def test_user_program_passes_strict_type_checks(checker, tmp_path):
     assert checker(PROGRAM, tmp_path) == {}
 

@@ -61,12 +61,12 @@ def files(tmp_path_factory):
     return folder, failed
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_call_exports_and_traces(files):
     assert not files[1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_saved_programs_train_in_another_process(files):
     run = subprocess.run(
         [sys.executable, "-W", "ignore", str(SUPPORT / "one_path.py"), str(files[0])],

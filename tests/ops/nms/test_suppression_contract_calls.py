@@ -131,7 +131,7 @@ def test_op_passes_opcheck(case):
         torch.library.opcheck(op, args, kwargs)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @each_case()
 def test_compiled_call_matches_eager(case):
     def call(*tensors):
