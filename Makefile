@@ -204,13 +204,13 @@ tidy: $(VENV)/.dependencies
 	printf '%s\n' $(CLANG_SOURCES) | xargs -P $(MAX_JOBS) -I FILE \
 		$(BIN)/clang-tidy --quiet --warnings-as-errors='*' FILE -- $(CLANG_FLAGS)
 
-# Blocks and their threads in order, and backwards.
+# Blocks and their threads in order, and backwards. MARK="not exhaustive" for those of `make test`.
 ORDERS ?= forwards backwards
 emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/emulation --build-lib build/emulation/lib
 	for order in $(ORDERS); do (cd build/emulation/lib && PYTHONPATH=$(CURDIR)/demo DETOPS_EMULATION=$$order \
-		$(PYTEST) -p no:cacheprovider $(TESTED)) || exit 1; done
+		$(PYTEST) -p no:cacheprovider -m "$(MARK)" $(TESTED)) || exit 1; done
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies
