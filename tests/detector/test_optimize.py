@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from small_detectors import configs, detector_of, images_of, structure
+from small_detectors import detector_of, detectors, images_of
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models import detection
@@ -53,7 +53,7 @@ def missing(found, expected):
     return alone + len(left)
 
 
-NAMES = configs(
+NAMES = detectors(
     "faster_rcnn_mdconv_R_50_FPN_1x",
     "keypoint_rcnn_R_50_FPN_1x",
     "mask_rcnn_R_50_C4_1x",
@@ -65,7 +65,7 @@ NAMES = configs(
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_optimized_detectors_match_the_originals(name, exact):
-    model = detector_of(structure(name), name)
+    model = detector_of(name)
     before = copy.deepcopy(model.state_dict())
     fast = detops.optimize(model, exact=exact)
     with torch.no_grad():
@@ -82,8 +82,8 @@ MODELS = {
     "fasterrcnn_resnet50_fpn": {"min_size": 160},
     "fasterrcnn_resnet50_fpn_v2": {"min_size": 160},
     "fasterrcnn_mobilenet_v3_large_320_fpn": {},
-    "maskrcnn_resnet50_fpn": {"min_size": 160},
-    "keypointrcnn_resnet50_fpn": {"min_size": 160},
+    "maskrcnn_resnet50_fpn": {"min_size": 160, "box_detections_per_img": 30},
+    "keypointrcnn_resnet50_fpn": {"min_size": 160, "box_detections_per_img": 30},
     "retinanet_resnet50_fpn": {"min_size": 160},
     "retinanet_resnet50_fpn_v2": {"min_size": 160},
     "fcos_resnet50_fpn": {"min_size": 160},
@@ -178,7 +178,7 @@ def test_packed_linear_accepts_feature_maps():
 
 
 def test_optimized_detectors_can_be_copied_and_pickled():
-    model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
+    model = detector_of("mask_rcnn_R_50_FPN_1x")
     fast = detops.optimize(model)
     image = images_of((64, 80))[0]
     with torch.no_grad():
@@ -216,7 +216,7 @@ def test_arena_reuses_and_releases_memory():
 
 def test_calls_restore_the_thread_state():
     """The thread state is restored, also after errors. Results outlive the model."""
-    model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
+    model = detector_of("mask_rcnn_R_50_FPN_1x")
     fast = detops.optimize(model)
     with torch.no_grad():
         found = fast([images_of((64, 80))[0]])[0]
@@ -230,7 +230,7 @@ def test_calls_restore_the_thread_state():
 
 
 def test_layers_with_hooks_are_not_replaced():
-    model = copy.deepcopy(detector_of(structure("retinanet_R_50_FPN_1x"), "retinanet_R_50_FPN_1x"))
+    model = copy.deepcopy(detector_of("retinanet_R_50_FPN_1x"))
     seen = []
     model.rpn.head.cls_logits.register_forward_hook(lambda *_: seen.append(1))
     fast = detops.optimize(model)
@@ -304,7 +304,7 @@ def test_optimized_poolers_match_multiscale_roi_align():
 
 
 def test_baseline_isa_keeps_pytorch_convolutions(monkeypatch):
-    model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
+    model = detector_of("mask_rcnn_R_50_FPN_1x")
     _C.set_cpu_isa("baseline")
     try:
         fast = detops.optimize(model)
@@ -323,7 +323,7 @@ def test_optimize_rejects_other_models_training_and_devices():
         TypeError, match="must be a detector of detops or of torchvision, got torch"
     ):
         detops.optimize(nn.Linear(2, 2))
-    model = detector_of(structure("retinanet_R_50_FPN_1x"), "retinanet_R_50_FPN_1x")
+    model = detector_of("retinanet_R_50_FPN_1x")
     fast, image = detops.optimize(model), images_of((64, 80))[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

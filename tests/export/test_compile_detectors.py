@@ -1,16 +1,17 @@
-"""Every shipped config in inference: compiled without a graph break, and exported."""
+"""Detectors in inference: compiled without a graph break, and exported."""
 
 import io
 
 import pytest
 import torch
 from small_detectors import (  # noqa: F401
+    CONFIGS,
+    DETECTORS,
     assert_same_detections,
-    configs,
     detector_of,
+    detectors,
     images_of,
     single_steps,
-    structure,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("single_steps")]
@@ -34,10 +35,17 @@ def reloaded(program):
     return torch.export.load(file).module()
 
 
-@pytest.mark.parametrize("name", configs("mask_rcnn_R_50_FPN_1x", "retinanet_R_50_FPN_1x"))
+def test_detectors_have_every_layer_of_the_configs():
+    def layers(names):
+        return {type(layer) for name in names for layer in detector_of(name).modules()}
+
+    assert layers(DETECTORS) == layers(CONFIGS)
+
+
+@pytest.mark.parametrize("name", detectors("mask_rcnn_R_50_FPN_1x", "retinanet_R_50_FPN_1x"))
 def test_detector_compiles_and_exports_as_one_graph(name):
     """The graph has no break, and is the same for any number of boxes."""
-    model = detector_of(structure(name), name)
+    model = detector_of(name)
     images = images_of((64, 80), (64, 80))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     counts = check(compiled, model, images)

@@ -6,7 +6,6 @@ from small_detectors import (  # noqa: F401
     detector_of,
     images_of,
     single_steps,
-    structure,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("single_steps")]
@@ -46,7 +45,7 @@ def step(model, call, images, targets):
 
 @pytest.mark.parametrize(("name", "backend"), TRAINED)
 def test_compiled_training_step_equals_eager(name, backend):
-    model = detector_of(structure(name), name).train()
+    model = detector_of(name).train()
     images = images_of((64, 80), (64, 80))[:2]
     targets = targets_of(images)
     with torch.enable_grad():

@@ -50,8 +50,6 @@ def loaded_elsewhere(file, image, folder):
 @pytest.mark.parametrize(
     ("name", "resized"),
     [
-        ("tree_crowns", True),
-        ("mask_rcnn_R_50_FPN_1x", False),
         ("mask_rcnn_R_50_C4_1x", True),
         ("torchvision_keypoint_rcnn_R_50_FPN", False),
         ("retinanet_R_50_FPN_1x", True),
@@ -63,7 +61,7 @@ def test_exported_detector_accepts_images_of_any_size(name, resized, tmp_path):
     # RetinaNet's coarsest level needs more than one row: PyTorch binds the graph to strides.
     small, large = (300, 500) if name.startswith("retinanet") else (64, 96)
     size = ("INPUT.MIN_SIZE_TEST", small if resized else 0, "INPUT.MAX_SIZE_TEST", large)
-    model = detector_of(None, name, size)
+    model = detector_of(name, size)
     images = images_of((160, 200), (200, 160), (129, 311), (131, 130), (160, 160))
     export.pt2(model, tmp_path / "detector.pt2", about={"names": "a\nb"})
     program = torch.export.load(tmp_path / "detector.pt2")

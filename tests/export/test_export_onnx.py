@@ -189,7 +189,7 @@ def test_op_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
 def test_detector_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
     """One file handles images of any size."""
     resized = name == "tree_crowns"
-    model = detector_of(None, name, () if resized else ("INPUT.MIN_SIZE_TEST", 0))
+    model = detector_of(name, () if resized else ("INPUT.MIN_SIZE_TEST", 0))
     onnx(model, tmp_path / "detector.onnx")
     *images, nothing = images_of((160, 200), (200, 160), (129, 311))
     for runtime in RUNTIMES:

@@ -38,29 +38,35 @@ def overrides_of(name):
     ]  # fmt: skip
 
 
-def structure(name):
-    """Returns all settings that shape the network: configs with equal ones are compiled once."""
-    cfg = load_config(FOLDER / f"{name}.yaml", overrides_of(name))
-    body = cfg.MODEL.BACKBONE.CONV_BODY.partition("-")[2].partition("-")[2]
-    model = {k: v for k, v in cfg.MODEL.items() if k not in ("BACKBONE", "WEIGHT")}
-    return str((body, model, cfg.INPUT, cfg.DATALOADER.SIZE_DIVISIBILITY))
+# Together they have every layer of all configs, and every convention.
+DETECTORS = (
+    "detectron2_mask_rcnn_R_50_FPN",
+    "faster_rcnn_R_50_FPN_Xconv1fc_gn_1x",
+    "faster_rcnn_mdconv_R_50_FPN_1x",
+    "keypoint_rcnn_R_50_FPN_1x",
+    "mask_rcnn_R_50_C4_1x",
+    "mask_rcnn_R_50_FPN_1x",
+    "retinanet_R_50_FPN_1x",
+    "rpn_R_50_FPN_1x",
+    "torchvision_mask_rcnn_R_50_FPN",
+    "tree_crowns",
+)
 
 
-def configs(*few):
-    """Returns a config of each structure as parameters of a test: all but a few are exhaustive."""
-    names = {structure(name): name for name in CONFIGS}.values()
-    assert set(few) <= set(names)
+def detectors(*few):
+    """Returns DETECTORS as parameters of a test: all but a few are exhaustive."""
+    assert set(few) <= set(DETECTORS)
     rest = pytest.mark.exhaustive
-    return [pytest.param(name, marks=() if name in few else rest) for name in names]
+    return [pytest.param(name, marks=() if name in few else rest) for name in DETECTORS]
 
 
-def detector_of(structure, name, overrides=()):
+def detector_of(name, overrides=()):
     """Returns a shared detector. Its layers keep what oneDNN packed for them, if it was enabled."""
-    return _detector_of(structure, name, overrides, torch.backends.mkldnn.enabled)
+    return _detector_of(name, overrides, torch.backends.mkldnn.enabled)
 
 
 @cache
-def _detector_of(structure, name, overrides, onednn):
+def _detector_of(name, overrides, onednn):
     torch.manual_seed(0)
     cfg = load_config(FOLDER / f"{name}.yaml", [*overrides_of(name), *overrides])
     with pytest.MonkeyPatch.context() as patch:
