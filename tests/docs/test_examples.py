@@ -66,7 +66,8 @@ def test_ray_example_finds_what_the_detector_finds(tmp_path, monkeypatch):
         )
     (folder / "bad.png").write_bytes(b"nothing")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    out = run(EXAMPLES / "detect_with_ray.py", folder, "--output", tmp_path / "found")
+    options = ["--output", tmp_path / "found", "--detectors", 1]
+    out = run(EXAMPLES / "detect_with_ray.py", folder, *options)
     assert f"4 pictures in {tmp_path / 'found'}, 1 of them could not be read" in out
     rows = pandas.read_parquet(tmp_path / "found").set_index("path")
     detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")

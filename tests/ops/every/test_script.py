@@ -158,7 +158,8 @@ DETECTORS = [
 def test_torchvision_detectors_script_inside_and_after_the_patch(name):
     torch.manual_seed(0)
     make = getattr(torchvision.models.detection, name)
-    detector = make(weights=None, weights_backbone=None).eval()
+    size = {} if name.startswith("ssd") else {"min_size": 64}
+    detector = make(weights=None, weights_backbone=None, **size).eval()
     images = [torch.rand(3, 64, 80)]
 
     @torch.no_grad()
