@@ -43,7 +43,7 @@ def optimize(model: Model, *, exact: bool = False) -> Model:
         ValueError: it is not on the CPU.
 
     Example:
-        >>> cfg = detops.config.load_config()
+        >>> cfg = detops.config.load_config(None, ["INPUT.MIN_SIZE_TEST", 64])
         >>> detector = detops.optimize(detops.modeling.build_detection_model(cfg))
         >>> [*detector([torch.rand(3, 48, 64)])[0]]
         ['boxes', 'labels', 'scores']

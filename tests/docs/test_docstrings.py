@@ -32,8 +32,6 @@ PUBLIC = dict(public(detops))
 for room in ROOMS:
     module = importlib.import_module(f"detops.{room}")
     PUBLIC |= {f"{room}.{name}": thing for name, thing in public(module) if name not in PUBLIC}
-# Their examples build detectors of full size.
-LARGE = ("modeling.build_detection_model", "optimize")
 MODULES = [
     name for name, x in PUBLIC.items() if inspect.isclass(x) and issubclass(x, torch.nn.Module)
 ]
@@ -51,10 +49,7 @@ def test_public_docstring_has_an_example(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.exhaustive if name in LARGE else ()) for name in PUBLIC],
-)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_example_gives_its_output(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     thing = PUBLIC[name]

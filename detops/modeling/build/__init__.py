@@ -25,7 +25,8 @@ def build_detection_model(cfg: Any) -> GeneralizedRCNN:
         ConfigError: a combination that does not exist; names the key.
 
     Example:
-        >>> model = build_detection_model(detops.config.load_config())
+        >>> cfg = detops.config.load_config(None, ["INPUT.MIN_SIZE_TEST", 64])
+        >>> model = build_detection_model(cfg)
         >>> [*model.eval()([torch.rand(3, 48, 64)])[0]]
         ['boxes', 'labels', 'scores']
     """
