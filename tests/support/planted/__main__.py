@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 
+from fuzz.case import isas
 from paths import ROOT
 
 from .bugs import BUGS, Bug
@@ -92,6 +93,9 @@ def main() -> int:
     arguments = parser.parse_args()
     names = arguments.names
     chosen = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
+    for bug in [bug for bug in chosen if bug.isa not in isas()]:
+        print(f"{bug.name}: not tried, this processor lacks {bug.isa}")
+        chosen.remove(bug)
     missed = 0
     prepare()
     for bug in chosen:
