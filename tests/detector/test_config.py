@@ -200,8 +200,7 @@ def test_numbers_outside_their_range_are_rejected(key):
         if math.isfinite(bound):
             wrong += [type(item)(beyond)] + [type(item)(bound)] * itself
     assert wrong or allowed == Range()
-    assert all(outside(key, [value] if is_tuple else value) for value in wrong)
-    for value in wrong[:1]:
+    for value in wrong:
         with pytest.raises(ConfigError, match=f"^overrides: {key}: expected (more|at|less|a fin)"):
             load_config(None, [key, (value,) if is_tuple else value])
     for bound, itself in ((allowed.least, not allowed.above), (allowed.most, not allowed.below)):

@@ -13,6 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from suppression import Input, Suppression, as_tuple, each_case, inputs, same
 
+import detops
+
 WIDE = (torch.float32, torch.float64)
 HALF = (torch.float16, torch.bfloat16)
 FOLDER = Path(__file__).parent
@@ -198,7 +200,8 @@ def test_boxes_of_different_labels_do_not_suppress_each_other(case, dtype, devic
 @each_case(lambda case: case.limits)
 @pytest.mark.parametrize("dtype", [*WIDE, torch.float16])
 def test_limits_filter_by_score_then_truncate(case, dtype, device, isa):
-    counts = 0, 1, 40, case.many // 20
+    # Soft-NMS takes milliseconds per box on an emulated GPU.
+    counts = (0, 1, 40) if detops._C.emulated and case.rescores else (0, 1, 40, 600)
     for count, kind in zip(counts, list(case.boxes.kinds) * 4, strict=False):
         given = case.boxes.random(kind, count, "odd").to(dtype)
         moved = given.to(dtype, device)

@@ -5,11 +5,13 @@ import torch
 from contracts import cases_of
 from pool_inputs import LAYOUTS
 from pooling import Pooling, one_for_each_op
+from recorder import Recorder
 
 # One way to call each op: the options change nothing here.
 OPS = one_for_each_op(cases_of(Pooling))
 
 every_op = pytest.mark.parametrize("case", OPS, ids=lambda case: case.op)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["nchw", "channels_last"])
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,23 @@ def test_autocast_changes_nothing(device, case):
             found = case.with_gradients(made)
         for a, b in zip(found, expected, strict=True):
             assert a.dtype == b.dtype and torch.equal(a, b)
+
+
+@pytest.mark.exhaustive
+@every_op
+@every_layout
+def test_raw_ops_pass_opcheck_forward_and_backward(device, case, layout):
+    made = case.tensors(count=3, size=(6, 6), device=device, layout=layout)
+    with Recorder() as recorder:
+        case.with_gradients(made)
+        for name in case.gradients if len(case.gradients) > 1 else ():
+            alone = {n: t.detach().requires_grad_(n == name) for n, t in made.items()}
+            pooled = case(alone)
+            torch.autograd.grad(pooled, alone[name], torch.randn_like(pooled))
+    names = [func.name() for func, _, _ in recorder.calls]
+    assert names[0].endswith("_forward") and names[-1].endswith("_backward")
+    for func, args, kwargs in recorder.calls:
+        torch.library.opcheck(func, args, kwargs)
 
 
 @pytest.mark.exhaustive
