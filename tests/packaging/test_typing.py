@@ -30,14 +30,15 @@ build_detection_model(load_config())([torch.ones(3, 9, 9)], targets=7)
 pytestmark = pytest.mark.slow
 
 
-def mypy(program, folder, cache):
+def mypy(program, folder):
     """Returns the errors of mypy by line; users do not see those inside the package."""
     pytest.importorskip("mypy")
     # A user's mypy sees an installed package; here it may lie next to its tests.
     environment = os.environ | {"MYPYPATH": str(PACKAGE.parent)}
     options = ["--strict", "--follow-imports=silent", "--config-file=", "--no-error-summary"]
+    options += ["--cache-dir", folder.parent / "mypy"]  # shared by the tests of a run
     result = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "--cache-dir", cache, program],
+        [sys.executable, "-m", "mypy", *options, program],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -49,7 +50,7 @@ def mypy(program, folder, cache):
     }
 
 
-def pyright(program, folder, cache):
+def pyright(program, folder):
     """Returns the errors of pyright by line."""
     pytest.importorskip("pyright")
     command = [sys.executable, "-m", "pyright"]
@@ -74,24 +75,19 @@ def pyright(program, folder, cache):
     }
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.mark.parametrize("checker", [pytest.param(mypy, marks=pytest.mark.exhaustive), pyright])
-def test_user_program_passes_strict_type_checks(checker, tmp_path, cache):
-    assert checker(PROGRAM, tmp_path, cache) == {}
+def test_user_program_passes_strict_type_checks(checker, tmp_path):
+    assert checker(PROGRAM, tmp_path) == {}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_type_mistakes_are_reported(checker, tmp_path, cache):
+def test_type_mistakes_are_reported(checker, tmp_path):
     program = tmp_path / "mistakes.py"
     program.write_text(MISTAKES)
     wrong = ("detops.", "build_")
     lines = {k for k, line in enumerate(MISTAKES.splitlines(), 1) if line.startswith(wrong)}
-    assert set(checker(program, tmp_path, cache)) == lines
+    assert set(checker(program, tmp_path)) == lines
 
 
 @pytest.mark.parametrize("module", [detops.RoIAlign, detops.DeformConv2d, GeneralizedRCNN])
