@@ -32,7 +32,7 @@ ARCHS ?= 9.0
 MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(abspath $(VENV))/bin
 CUDA ?= $(if $(or $(CUDA_HOME),$(wildcard /usr/local/cuda/bin/nvcc),$(shell command -v nvcc)),1,0)
-# Tests start hundreds of processes: without its bytecode, each would compile PyTorch anew, for 3 to 10 s.
+# Tests start hundreds of processes. Without cached bytecode, each would recompile PyTorch.
 export PYTHONDONTWRITEBYTECODE =
 # Those on PATH that run and have their headers; PYTHONS="/opt/a/bin/python3.12 ..." for others.
 IF_HEADERS = import os, sys, sysconfig as s; \

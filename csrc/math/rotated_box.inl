@@ -82,7 +82,7 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   return meet ? max(V{}, area) : V{};
 }
 
-// What an intersection is divided by; NaN where a number of either box is not finite.
+// The denominator of an overlap; NaN if an element of either box is not finite.
 template <typename V>
 DETOPS_HD V base_area(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b, V common,
                       math::Base base) {

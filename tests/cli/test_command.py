@@ -89,7 +89,7 @@ def test_installed_command_runs_the_package():
     assert (status, out) == (0, f"detops {detops.__version__}\n"), error
 
 
-# Each child imports detops anew, but not PyTorch.
+# The parent imports PyTorch once; each child imports detops in its own way.
 IMPORTS = """
 import os
 import torch

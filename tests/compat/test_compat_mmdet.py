@@ -11,7 +11,7 @@ pytestmark = [
     *needs("mmcv", "mmdet", "scipy"),
     pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tree"),
 ]
-# Together they call every op that detectors of mmdet call; benchmarks/mmdet_configs.py tries all.
+# They call every op that the common detectors call; benchmarks/mmdet_configs.py tries all configs.
 DETECTORS = {
     "Mask R-CNN": "mask_rcnn/mask-rcnn_r50_fpn_1x_coco",
     "RetinaNet": "retinanet/retinanet_r18_fpn_1x_coco",
