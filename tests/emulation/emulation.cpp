@@ -76,7 +76,8 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  uint64_t values[kWarp];
+  // In turn: nobody writes one again before all have come to the other, and so have read it.
+  uint64_t values[2][kWarp];
 };
 
 struct Thread {
@@ -154,6 +155,20 @@ void start(Thread& thread) {
   thread.top = top;
 }
 
+// Lets each lane of a warp run until it waits; returns whether any could.
+bool run_warp(unsigned first, unsigned lanes, bool backwards) {
+  bool went_on = false;
+  for (unsigned i = 0; i < lanes; ++i) {
+    self = first + (backwards ? lanes - 1 - i : i);
+    Thread& thread = *threads[self];
+    if (!thread.ready()) continue;
+    thread_place.x = self;
+    detops_switch_stack(&scheduler, thread.top);
+    went_on = true;
+  }
+  return went_on;
+}
+
 void run_block(unsigned count, bool backwards) {
   block = {count};
   warps.assign((count + kWarp - 1) / kWarp, {});
@@ -161,16 +176,12 @@ void run_block(unsigned count, bool backwards) {
     start(*threads[i]);
     ++warps[i / kWarp].barrier.members;
   }
-  for (unsigned left = count; left > 0;) {
+  while (block.members > 0) {
     bool went_on = false;
-    for (unsigned i = 0; i < count; ++i) {
-      self = backwards ? count - 1 - i : i;
-      Thread& thread = *threads[self];
-      if (!thread.ready()) continue;
-      thread_place.x = self;
-      detops_switch_stack(&scheduler, thread.top);
-      went_on = true;
-      if (thread.done) --left;
+    for (unsigned i = 0; i < warps.size(); ++i) {
+      const unsigned first = kWarp * (backwards ? warps.size() - 1 - i : i);
+      // A warp goes on as long as it can: its stacks are in the cache.
+      while (run_warp(first, std::min(kWarp, count - first), backwards)) went_on = true;
     }
     require(went_on, "detops: the threads of a block wait at different barriers");
   }
@@ -184,11 +195,10 @@ void block_barrier() { wait(block); }
 void exchange(uint64_t value, uint64_t (&everyone)[32]) {
   Warp& warp = warps[self / kWarp];
   vote_of_absent = vote_of_absent || warp.barrier.members < kWarp;
-  warp.values[self % kWarp] = value;
+  auto& values = warp.values[warp.barrier.passed % 2];
+  values[self % kWarp] = value;
   wait(warp.barrier);
-  std::memcpy(everyone, warp.values, sizeof(everyone));
-  // Nobody may write the next value before all have read this one.
-  wait(warp.barrier);
+  std::memcpy(everyone, values, sizeof(everyone));
 }
 
 void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>& body) {
