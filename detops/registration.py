@@ -31,17 +31,11 @@ for _contract in CONTRACTS.values():
         torch.library.register_fake(f"detops::{_contract.op}", _contract.fake, lib=_LIBRARY)
 
 
-# Under autocast these compute and return float32. The RoI ops are not here: they take features of
-# any dtype with boxes of any other, and accumulate in float32 as it is.
+# Under autocast these compute and return float32. The other ops do so anyway, or accumulate in
+# float32 and return the dtype of their features.
 IN_FLOAT32 = (
-    "nms batched_nms nms_padded nms_match nms_rotated batched_nms_rotated nms_quadri soft_nms "
-    "matrix_nms box_iou_matrix box_iou_forward box_iou_aligned box_iou_aligned_forward "
-    "box_iou_loss box_iou_loss_forward match_boxes box_iou_rotated rotated_iou "
-    "rotated_iou_forward box_iou_quadri box_iou_quadri_pairs convex_iou convex_giou "
-    "convex_giou_forward min_area_polygons encode_boxes encode_boxes_forward decode_boxes "
-    "decode_boxes_forward sigmoid_focal_loss_elements sigmoid_focal_loss_forward "
-    "sigmoid_focal_loss_sum softmax_focal_loss_elements softmax_focal_loss_forward "
-    "chamfer_distance chamfer_distance_forward axpy mlp lltm_cell lltm"
+    "soft_nms matrix_nms encode_boxes encode_boxes_forward decode_boxes decode_boxes_forward "
+    "sigmoid_focal_loss_elements sigmoid_focal_loss_forward axpy mlp lltm_cell lltm"
 ).split()
 _AUTOCAST = ("AutocastCPU", "AutocastCUDA")
 _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
