@@ -90,12 +90,20 @@ def without_weights(model):
     return model
 
 
+def small(model):
+    """Pads images to their own size where the config pads them to 1024 pixels."""
+    for node in nodes(model):
+        if node.get("type") == "BatchFixedSizePad":
+            node["size"] = (image_size(model), image_size(model))
+    return model
+
+
 def load(name):
     init_default_scope("mmdet")
     with torch.random.fork_rng():
         config = Config.fromfile(CONFIGS / name)
     model = config.get("model")
-    return without_weights(model) if model and model.get("type") else None
+    return small(without_weights(model)) if model and model.get("type") else None
 
 
 def image_size(config):
