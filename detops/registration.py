@@ -35,7 +35,8 @@ for _contract in CONTRACTS.values():
 # float32 and return the dtype of their features.
 IN_FLOAT32 = (
     "soft_nms matrix_nms encode_boxes encode_boxes_forward decode_boxes decode_boxes_forward "
-    "sigmoid_focal_loss_elements sigmoid_focal_loss_forward axpy mlp lltm_cell lltm"
+    "sigmoid_focal_loss_elements sigmoid_focal_loss_forward sigmoid_focal_loss_sum axpy mlp "
+    "lltm_cell lltm"
 ).split()
 _AUTOCAST = ("AutocastCPU", "AutocastCUDA")
 _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
