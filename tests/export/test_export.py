@@ -65,6 +65,10 @@ def test_exported_detector_accepts_images_of_any_size(name, resized, tmp_path):
     export.pt2(model, tmp_path / "detector.pt2", about={"names": "a\nb"})
     exported = export.load(tmp_path / "detector.pt2")
     assert exported.about == {"names": "a\nb"}
+    (graph,) = exported._run
+    operations = [n.target for n in graph.graph.nodes if n.op == "call_function"]
+    named = {op.namespace for op in operations if hasattr(op, "namespace")}
+    assert named == {"aten", "detops"}  # C++ finds all of them without Python
     for found, image in zip(exported(images), images, strict=True):
         (expected,) = model([image])
         assert (len(expected["boxes"]) == 0) == bool(image.isnan().all())

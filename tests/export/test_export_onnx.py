@@ -206,16 +206,18 @@ def test_trained_detector_in_onnx_finds_the_same(tmp_path):
     model = Detector.from_checkpoint(DEFAULT_WEIGHTS, device="cpu").model
     onnx(model, tmp_path / "trees.onnx")
     photograph = load_image(TREE_CROWNS / "val.jpg").float() / 255
-    runs = [runtime(tmp_path / "trees.onnx") for runtime in RUNTIMES]
-    for height, width in ((400, 370), (190, 260)):
-        image = photograph[:, :height, :width]
-        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
-            (expected,) = model([image])
-        assert (expected["scores"] > 0.5).sum() > 5
-        for run in runs:
-            assert_same_detections(run(image.numpy()), expected)
-    nothing = torch.full((3, 160, 200), torch.nan)
-    assert len(runs[0](nothing.numpy())["boxes"]) == 0
+    sizes = ((400, 370), (190, 260), (260, 190))
+    images = [photograph[:, :height, :width] for height, width in sizes]
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        expected = [model([image])[0] for image in images]
+        (empty,) = model([torch.full((3, 160, 200), torch.nan)])
+    for runtime in RUNTIMES:
+        run = runtime(tmp_path / "trees.onnx")
+        for image, detections in zip(images, expected, strict=True):
+            assert (detections["scores"] > 0.5).sum() > 5
+            assert_same_detections(run(image.numpy()), detections)
+    nothing = np.full((3, 160, 200), np.nan, np.float32)
+    assert_same_detections(OnnxRuntime(tmp_path / "trees.onnx")(nothing), empty)
 
 
 class SoftNMS(torch.nn.Module):
