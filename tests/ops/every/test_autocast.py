@@ -48,7 +48,7 @@ def test_raw_ops_compute_in_float32_under_autocast(name):
 @pytest.mark.parametrize(
     "name", ["encode_boxes", "decode_boxes", "axpy", "mlp", "lltm_cell", "lltm"]
 )
-def test_functions_and_ops_of_narrow_tensors_give_float32(name, dtype):
+def test_functions_and_ops_give_the_same_in_at_least_float32(name, dtype):
     arguments = raw_calls.arguments()[name]
     given = {k: x.to(dtype) if isinstance(x, torch.Tensor) else x for k, x in arguments.items()}
     with torch.autocast("cpu", torch.bfloat16):
