@@ -15,7 +15,7 @@ import detops
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # With TF32, cuDNN would multiply 10-bit mantissas, in references too.
 torch.backends.cudnn.allow_tf32 = False
-# Graphs are made of millions of objects, which a collection has to visit.
+# Traced graphs have millions of objects, and a collection visits all of them.
 gc.set_threshold(50_000, 20, 50)
 # A forked process must not collect its parent's objects: some wait for threads that it lacks.
 os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)

@@ -76,7 +76,7 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  // In turn: nobody writes one again before all have come to the other, and so have read it.
+  // Used in turn: when all lanes have come to one array, all have read the other.
   uint64_t values[2][kWarp];
 };
 
