@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import skip_init
 
 from . import _C
 
@@ -167,16 +166,16 @@ def joined(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d | None:
     if not (packable(first) and packable(second)):
         return None
     names = ("in_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-    kinds = [[getattr(layer, name) for name in names] for layer in (first, second)]
+    kinds: list[dict[str, Any]]
+    kinds = [{name: getattr(layer, name) for name in names} for layer in (first, second)]
     biases = [layer.bias for layer in (first, second) if layer.bias is not None]
     if kinds[0] != kinds[1] or first.groups != 1 or len(biases) == 1:
         return None
-    channels, *window = kinds[0]
     outputs = first.out_channels + second.out_channels
-    both = skip_init(nn.Conv2d, channels, outputs, *window, bias=bool(biases))
+    both = nn.Conv2d(**kinds[0], out_channels=outputs, bias=bool(biases), device="meta")
     both.weight = nn.Parameter(torch.cat((first.weight, second.weight)))
     both.bias = nn.Parameter(torch.cat(biases)) if biases else None
-    return both  # type: ignore[no-any-return]
+    return both
 
 
 def side_by_side(x: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ from ..data import DetectionDataset, load_datasets
 from ..data.catalog import distinct_names
 from ..data.class_map import ClassMap
 from ..data.seeding import make_deterministic, seed_all
-from ..data.transforms import TrainTransform
 from ..distributed import is_main, on_main, processes
 from ..export.load import SUFFIXES
 from ..modeling import build_detection_model
@@ -86,6 +85,9 @@ def train(
         Stopped: by SIGINT or SIGTERM; after a checkpoint, if training had begun.
         AnnotationError, TrainingError, ValueError: see there.
     """
+    # torchvision takes 1.5 s to import, and no other command needs it.
+    from ..data.transforms import TrainTransform
+
     if deterministic:
         make_deterministic()
     folder = RunFolder(output)

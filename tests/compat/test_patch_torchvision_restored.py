@@ -113,9 +113,10 @@ def run_python(code):
 
 @pytest.mark.slow
 def test_torchvision_is_imported_only_when_patched():
-    code = "import sys, detops; print('torchvision' in sys.modules); detops.patch_torchvision();"
-    result = run_python(code + "print('torchvision' in sys.modules)")
-    assert result.stdout.split() == ["False", "True"], result.stderr
+    """Nor does a command import SymPy: together they take as long as PyTorch."""
+    code = "import sys, detops.engine.command; print({'torchvision', 'sympy'} & {*sys.modules});"
+    result = run_python(code + "detops.patch_torchvision(); print('torchvision' in sys.modules)")
+    assert result.stdout.splitlines() == ["set()", "True"], result.stderr
 
 
 @pytest.mark.slow

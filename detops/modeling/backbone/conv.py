@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import functional as F
 
 from ... import _C
@@ -138,6 +137,9 @@ def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
 
 
 def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
+    # With SymPy it takes 0.4 s to import, and inference does without.
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
     pixels = pixels_of(x) // math.prod(conv.stride)
     return guard_or_false(pixels > conv.weight[0].numel())
 
