@@ -44,10 +44,12 @@ class Function(torch.autograd.Function):
     @classmethod
     def run(cls, *args: Any) -> Any:
         """``apply`` in less time, and ``forward`` where no gradient is wanted."""
+        if is_transformed():
+            return cls.apply(*unwrap_dead_wrappers(args))
         if not wants_gradient(args):
             return cls.forward(*args)
         # A tensor that has left its transform still says that it requires a gradient.
-        return (cls.apply if is_transformed() else cls._record)(*unwrap_dead_wrappers(args))
+        return cls._record(*unwrap_dead_wrappers(args))
 
 
 def _recorder(function: type[Function]) -> Callable[..., Any]:
@@ -137,7 +139,7 @@ class _UndifferentiableFunction(Function):
 
 def raw(op: Any, *args: Any) -> Any:
     """Calls a raw op from a backward pass, which may be differentiated."""
-    return _UndifferentiableFunction.run(op, *args)
+    return _UndifferentiableFunction.run(op, *args) if wants_gradient(args) else op(*args)
 
 
 def undifferentiable(op: str) -> Callable[..., Any]:

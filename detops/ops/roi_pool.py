@@ -122,7 +122,9 @@ class RoIPoolBackwardFunction(Function):
 
 
 _roi_pool = derivative(
-    "roi_pool", lambda input, boxes, *pooling: RoIPoolFunction.run(input, boxes, pooling)[0]
+    "roi_pool",
+    lambda input, boxes, *pooling: RoIPoolFunction.run(input, boxes, pooling)[0],
+    raw=lambda *args: _FORWARD._op(*args)[0],
 )
 
 
