@@ -96,7 +96,9 @@ cxx += ["-Wno-maybe-uninitialized", "-Wno-array-bounds", "-Wno-stringop-overread
 cxx += ["-Wno-unused-parameter"]
 # Emulated, a .cu is included by another file, so that what is its own seems to be shared.
 cxx += ["-Wno-subobject-linkage"] if EMULATE_CUDA else []
-cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
+# Emulated kernels spend their time switching threads: -O1 compiles them in two thirds of the time.
+OPTIMISED = "-O1" if EMULATE_CUDA else "-O3"
+cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else [OPTIMISED, "-g0"]
 cxx += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
 # A division by zero is an infinity that the ops define.
 checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
