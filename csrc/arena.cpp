@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// Of PyTorch 2.11; with an older one there is no arena.
+// New in PyTorch 2.11. Without it there is no arena.
 extern "C" __attribute__((weak)) AOTITorchError
 torch_from_blob(void* data, int64_t dim, const int64_t* sizes, const int64_t* strides,
                 int64_t offset, int32_t dtype, int32_t device, int32_t index,
@@ -29,12 +29,12 @@ bool use_arena(bool on) { return std::exchange(in_use, on); }
 #ifdef DETOPS_ARENA
 namespace {
 
-constexpr size_t kLeast = 1 << 20;  // smaller ones the C library keeps, too
-constexpr size_t kUnit = 64 << 10;  // of which blocks are multiples
-constexpr size_t kHuge = 2 << 20;   // a huge page
+constexpr size_t kLeast = 1 << 20;  // the C library itself reuses smaller blocks
+constexpr size_t kUnit = 64 << 10;  // block sizes are multiples of this
+constexpr size_t kHuge = 2 << 20;   // size of a huge page
 
-// A range of addresses, of which blocks are taken as far in front as can be. What was touched once
-// is memory, so it holds no more than the most that was in use at a time, and some gaps.
+// A range of addresses. Allocates the first block that is large enough. Pages become resident when
+// they are first touched, so the arena holds at most the peak of memory in use, plus some gaps.
 class Arena {
  public:
   Arena() {
@@ -49,7 +49,7 @@ class Arena {
     free_.emplace(0, size_);
   }
 
-  // Null where there is no room.
+  // Returns null if there is no room.
   char* take(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = std::find_if(free_.begin(), free_.end(),
@@ -100,11 +100,11 @@ class Arena {
  private:
   std::mutex mutex_;
   char* begin_ = nullptr;
-  size_t size_ = 0, held_ = 0;     // the end of the last block that was ever taken
-  std::map<size_t, size_t> free_;  // offsets, and bytes
+  size_t size_ = 0, held_ = 0;     // held_: end of the part that may be resident
+  std::map<size_t, size_t> free_;  // offset and size of each free block
 };
 
-// For good: tensors may live longer than anything else.
+// Never destroyed: tensors may live longer than any static object.
 Arena& arena() {
   static Arena& arena = *new Arena();
   return arena;

@@ -53,7 +53,7 @@ ScalarType compute_type(ScalarType type) { return type == kDouble ? kDouble : kF
 
 ScalarType promoted_type(ScalarType a, ScalarType b) {
   if (a == b) return a;
-  return a == kDouble || b == kDouble ? kDouble : kFloat;  // float32 of two halves, too
+  return a == kDouble || b == kDouble ? kDouble : kFloat;  // float16 with bfloat16 gives float32
 }
 
 }  // namespace detops

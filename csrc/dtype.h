@@ -7,38 +7,38 @@
 
 #include <cstdint>
 
-// The dtypes that ops take are lists: whatever else PyTorch has, or will have, is refused.
+// Ops accept a fixed list of dtypes. All others, including future ones, are rejected.
 namespace detops {
 
 using torch::headeronly::ScalarType;
 
 bool is_float(ScalarType type);     // float32, float64, float16, bfloat16
-bool is_integer(ScalarType type);   // to compute with: int64, int32, int16, int8, uint8
-bool is_discrete(ScalarType type);  // to compare: any integer, and bool
+bool is_integer(ScalarType type);   // for arithmetic: int64, int32, int16, int8, uint8
+bool is_discrete(ScalarType type);  // for comparison: any integer, and bool
 
 constexpr ScalarType kBool = ScalarType::Bool, kByte = ScalarType::Byte, kInt = ScalarType::Int,
                      kLong = ScalarType::Long, kHalf = ScalarType::Half,
                      kBFloat16 = ScalarType::BFloat16, kFloat = ScalarType::Float,
                      kDouble = ScalarType::Double;
 
-// Eight bytes' worth of elements without the signs of floating ones: minus zero is zero.
+// Mask for eight bytes of elements that clears the signs of floating-point ones, so -0 equals 0.
 uint64_t significant_bits(ScalarType type);
 
-// Raises the error of a dtype that no kernel was compiled for.
+// Raises the error for a dtype without a compiled kernel.
 [[noreturn]] void no_kernel(ScalarType type);
 
-// "float32", as Python writes it.
+// Returns the name in Python, such as "float32".
 const char* dtype_name(ScalarType type);
 
-// The dtype that coordinates are computed in: float32 at least.
+// Returns the dtype that coordinates are computed in: float32 at least.
 ScalarType compute_type(ScalarType type);
-// Of two floating ones.
+// Promotes two floating dtypes.
 ScalarType promoted_type(ScalarType a, ScalarType b);
 
 }  // namespace detops
 
-// Runs a lambda's body with scalar_t the type of a dtype's elements. A dtype without a kernel is an
-// error, not a guess.
+// Runs a lambda with scalar_t as the element type of a dtype. A dtype without a kernel raises an
+// error.
 
 #define DETOPS_DTYPE_CASE(dtype, T, ...) \
   case ::detops::ScalarType::dtype: {    \
@@ -51,12 +51,12 @@ ScalarType promoted_type(ScalarType a, ScalarType b);
     switch (switched) { cases default : ::detops::no_kernel(switched); } \
   }()
 
-// float32 and float64, in which coordinates are computed.
+// float32 and float64, the types that coordinates are computed in.
 #define DETOPS_WIDE_SWITCH(dtype, ...)                                    \
   DETOPS_DTYPE_SWITCH(dtype, DETOPS_DTYPE_CASE(Float, float, __VA_ARGS__) \
                                  DETOPS_DTYPE_CASE(Double, double, __VA_ARGS__))
 
-// Those and the two of 16 bits.
+// float32, float64, float16 and bfloat16.
 #define DETOPS_FLOAT_SWITCH(dtype, ...)                                                           \
   DETOPS_DTYPE_SWITCH(                                                                            \
       dtype,                                                                                      \

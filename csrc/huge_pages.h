@@ -11,9 +11,9 @@
 
 namespace detops {
 
-// Asks for huge pages for much memory that has just been made, as NumPy does. The first touch of a
-// page is a trap into the kernel, and at 4 KiB a page these cost more than many an op. Only a hint:
-// the system's setting decides.
+// Requests huge pages for a large, newly allocated block, as NumPy does. The first access to a page
+// traps into the kernel. With pages of 4 KiB, these traps take longer than many ops. This is only a
+// hint: the system's setting decides.
 inline void expect_writes([[maybe_unused]] void* fresh, [[maybe_unused]] size_t bytes) {
 #if defined(MADV_HUGEPAGE)
   constexpr size_t kWorthwhile = 4 << 20;

@@ -12,7 +12,7 @@
 
 namespace detops {
 
-// Of words that a contract has checked.
+// These parse keywords that a contract has validated.
 inline math::Overlap overlap_kind(std::string_view kind) {
   if (kind == "iou") return math::Overlap::kIoU;
   if (kind == "iof") return math::Overlap::kIoF;
@@ -29,12 +29,13 @@ inline math::Decay decay_method(std::string_view method) {
   return method == "gaussian" ? math::Decay::kGaussian : math::Decay::kNaive;
 }
 
-// COCO's compressed run lengths as text on the host, one mask after another, and where each ends.
+// Returns COCO's compressed run lengths as text on the host, all masks concatenated, and the end of
+// each mask.
 std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks);
 
 namespace cpu {
 
-using detops::masks_to_rle;  // on the host, whatever the device
+using detops::masks_to_rle;  // runs on the host for every device
 #include "ops.inl"
 
 }  // namespace cpu
@@ -46,7 +47,7 @@ using detops::masks_to_rle;
 
 }  // namespace cuda
 
-// One number for all elements, as the gradient of a sum is.
+// Returns whether all elements share one memory location, as in the gradient of a sum.
 inline bool is_constant(const Tensor& t) {
   for (int64_t d = 0; d < t.dim(); ++d) {
     if (t.size(d) != 1 && t.stride(d) != 0) return false;
@@ -54,20 +55,20 @@ inline bool is_constant(const Tensor& t) {
   return true;
 }
 
-// In the type that ops on features of type `features` compute coordinates in.
+// Returns `t`, contiguous, in the type in which ops on `features` compute coordinates.
 inline Tensor wide(const Tensor& t, ScalarType features) {
   return t.to(compute_type(features)).contiguous();
 }
 
-// Undefined where there is none.
+// Returns an undefined tensor if there is none.
 inline Tensor wide(const std::optional<Tensor>& t, ScalarType features) {
   return t ? wide(*t, features) : Tensor();
 }
 
 inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
 
-// What `wide` gives, without a reference of its own where that is `t`, which must outlive it: to
-// take and to release five of them is a tenth of a small op.
+// The result of wide(t). If that is `t` itself, it is borrowed and `t` must outlive it: acquiring
+// and releasing five references takes a tenth of the time of a small op.
 class Widened {
  public:
   explicit Widened(const Tensor& t)
@@ -89,12 +90,12 @@ class Widened {
 
 inline bool is_channels_last(const Tensor& t) { return is_channels_last(t.facts()); }
 
-// Rows of a tensor by their numbers.
+// Selects rows of a tensor by index.
 inline Tensor index_select(const Tensor& t, const Tensor& indices) {
   return call::op("aten::index_select", "", t, int64_t(0), indices);
 }
 
-// The rows of a contiguous [N, columns] tensor as structs of numbers.
+// Returns the rows of a contiguous [N, columns] tensor as structs.
 template <template <typename> class Row, typename T>
 const Row<T>* rows(const Tensor& t) {
   return reinterpret_cast<const Row<T>*>(t.const_data_ptr<T>());
@@ -105,7 +106,7 @@ Row<T>* mutable_rows(const Tensor& t) {
   return reinterpret_cast<Row<T>*>(t.mutable_data_ptr<T>());
 }
 
-// The dtype that two tensors are computed in together.
+// Returns the dtype in which ops on two tensors compute.
 inline ScalarType compute_type(const Tensor& a, const Tensor& b) {
   return compute_type(promoted_type(a.scalar_type(), b.scalar_type()));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The host functions of one backend: an op's arguments, as its schema has them, and its outputs, as
-// its contract describes them. See structured.h for what has been done when one is called.
+// Host functions of one backend. Parameters are an op's arguments, as in its schema, and then its
+// outputs, as in its contract. See structured.h for the steps before each call.
 
-// Sized by values: they make their outputs themselves.
+// These allocate their own outputs, because the sizes depend on values.
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
            std::optional<double> score_threshold, std::optional<int64_t> max_output);
 decltype(nms) nms_rotated;
@@ -23,11 +23,12 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     ArrayRef<double> weights, double iou_threshold, double skip_box_threshold,
     std::string_view conf_type, bool allows_overflow);
 
-// The first `max_output` boxes that nms or, with labels, batched_nms keeps, then -1; their number.
+// Writes to `keep` the first `max_output` boxes that nms (batched_nms with `idxs`) keeps, padded
+// with -1, and to `count` their number.
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                 double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count);
 
-// The kept box that each box falls to: the first that suppresses it, or itself.
+// Writes the index of the kept box that each box matches: the first that suppresses it, or itself.
 void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, Tensor& match);
 
 void roi_align_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
@@ -65,7 +66,7 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
                                   int64_t channels, int64_t height, int64_t width,
                                   int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
                                   Tensor& map);
-// `argmax_y` and `argmax_x` are where on the map each bin's sample is, -2 beyond the map.
+// `argmax_y` and `argmax_x` are the coordinates of each bin's largest sample, -2 off the map.
 void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                            int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                            bool aligned, Tensor& output, Tensor& argmax_y, Tensor& argmax_x);
@@ -117,8 +118,8 @@ void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
                            const std::optional<Tensor>& mask, const Tensor& weight,
                            const std::optional<Tensor>& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, Tensor& output);
-// A sample at exactly -1 is zero: with `edge_gradient`, its derivative is that of the side within
-// the image, as torchvision has it, else zero.
+// A sample at exactly -1 is zero. Its derivative is the one from inside the image if
+// `edge_gradient` is set, as in torchvision, otherwise zero.
 void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tensor& offset,
                             const std::optional<Tensor>& mask, const Tensor& weight,
                             const std::optional<Tensor>& bias, IntArrayRef stride,
@@ -139,7 +140,7 @@ decltype(box_iou_forward) box_iou_aligned_forward, box_iou_loss_forward;
 void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                       std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
 decltype(box_iou_backward) box_iou_aligned_backward, box_iou_loss_backward;
-// A `mode` of iof: over the area of the first box.
+// With `mode` iof, the intersection is divided by the area of the first box.
 void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                      Tensor& output);
 decltype(box_iou_rotated) rotated_iou_forward, box_iou_quadri, box_iou_quadri_pairs, mask_iou;
@@ -158,14 +159,14 @@ void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tenso
                            ArrayRef<double> weights, double clip, Tensor& to_deltas,
                            Tensor& to_anchors);
 
-// An alpha below 0: no weights.
+// With a negative alpha, losses have no alpha weights.
 void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                 double gamma, Tensor& loss);
 decltype(sigmoid_focal_loss_forward) sigmoid_focal_loss_sum;
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs);
 
-// One loss for each row; a target that is no class has none.
+// Writes one loss per row, 0 if its target is not a class.
 void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
                                 const std::optional<Tensor>& weight, double alpha, double gamma,
                                 Tensor& loss);
@@ -173,7 +174,7 @@ void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
                                  const std::optional<Tensor>& weight, double alpha, double gamma,
                                  Tensor& to_inputs);
 
-// An index of -1 where no point of the other set has a distance.
+// An index is -1 if no point of the other set has a finite distance.
 void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tensor& dist1,
                               Tensor& dist2, Tensor& idx1, Tensor& idx2);
 void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
@@ -181,7 +182,8 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
                                Tensor& to_points1, Tensor& to_points2);
 
 void masks_to_boxes(const Tensor& masks, Tensor& boxes);
-Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold);  // by values
+// Allocates its output, as nms does.
+Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold);
 void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                           double threshold, Tensor& pasted);
 
@@ -202,7 +204,7 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
                                    double spatial_scale, int64_t points, Tensor& output);
 void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                                     int64_t points, Tensor& to_features);
-// `outputs` and `inputs` are the planes of the filters before they are turned.
+// `outputs` and `inputs` count the filters' planes before rotation.
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output);
 void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
                                     int64_t inputs, Tensor& to_input);
@@ -215,7 +217,7 @@ void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Ten
 void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
                              const std::optional<Tensor>& bias, IntArrayRef padding,
                              Tensor& output);
-// On the CPU only.
+// The following five exist on the CPU only.
 void batch_transpose(const Tensor& input, Tensor& output);
 void winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input, IntArrayRef padding,
                                      Tensor& to_weight);
@@ -226,7 +228,8 @@ void packed_conv2d(const Tensor& input, const Tensor& packed, const std::optiona
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool relu,
                    Tensor& output);
 
-// Sets of nine points by their hulls; quadrilaterals that may turn either way and be concave.
+// Point sets have nine points and stand for their convex hulls. Quadrilaterals may have either
+// orientation and may be concave.
 void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious);
 void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor& giou);
 void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Tensor& polygons,
@@ -237,7 +240,7 @@ void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& ou
 void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output);
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y);
 void gdh_forward(const Tensor& x, Tensor& copy);
-// `hidden` after relu.
+// `hidden` is the result of relu.
 void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
                  const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
                  Tensor& hidden);
@@ -250,7 +253,7 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
 void lltm(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
           const Tensor& c, Tensor& output, Tensor& last_h, Tensor& last_c, Tensor& cells,
           Tensor& gates);
-// `grad_h` is added to the gradient of the last state; `grad_c` is that of the last cell.
+// `grad_h` is added to the gradient of the last state. `grad_c` is the gradient of the last cell.
 void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
                    const Tensor& grad_c, const Tensor& input, const Tensor& weights,
                    const Tensor& h, const Tensor& c, const Tensor& output, const Tensor& cells,

@@ -20,8 +20,8 @@ DETOPS_PER_THREAD bool inside = false;
 std::atomic<int64_t> most_grain{std::numeric_limits<int64_t>::max()};
 std::atomic<int64_t> loops{0};
 
-// A forked process has none of the threads that its parent's loops were shared with, but the memory
-// of OpenMP says that it has, and a loop that is shared would wait for them forever.
+// A forked process has none of its parent's worker threads, but the state of OpenMP still counts
+// them. A parallel loop would wait for them forever.
 std::atomic<bool> lost_threads{false};
 #ifndef _WIN32
 const int registered = pthread_atfork(nullptr, nullptr, [] { lost_threads = loops > 0; });
@@ -31,7 +31,7 @@ struct Work {
   void (*body)(const void*, int64_t, int64_t);
   const void* context;
   std::mutex mutex;
-  std::exception_ptr error;  // the first one: none may pass through PyTorch's C functions
+  std::exception_ptr error;  // the first one; PyTorch's C functions cannot propagate exceptions
 
   void run(int64_t begin, int64_t end) {
     const bool before = inside;

@@ -3,27 +3,29 @@
 
 #include <cstdint>
 
-// A variable of each thread. The emulation of CUDA, which runs on one thread, takes all of a
-// thread's memory for that which a block shares, and overwrites it before each block.
+// Storage class of a per-thread variable. The CUDA emulation uses thread_local variables as the
+// shared memory of a block and overwrites all of them before each block. It runs on one thread, so
+// it needs no thread_local here.
 #ifdef DETOPS_EMULATE_CUDA
 #define DETOPS_PER_THREAD
 #else
 #define DETOPS_PER_THREAD thread_local
 #endif
 
-// PyTorch's threads.
+// Parallel loops on PyTorch's threads.
 namespace detops {
 
 int get_num_threads();
 bool in_parallel_region();
 
-// What one thread takes at least, and no more than the limit: tests let threads share small loops.
+// Returns the minimum number of items per thread: `usual`, or the limit if that is lower. Tests set
+// a limit to run small loops in parallel.
 int64_t grain_of(int64_t usual);
 void limit_grain(int64_t most);
-// How many loops threads have shared.
+// Returns the number of loops that ran on several threads.
 int64_t shared_loops();
 
-// Calls body(context, begin, end) for parts of [0, count) of at least `grain`.
+// Calls body(context, begin, end) for parts of [0, count) with at least `grain` items each.
 void parallel_for(int64_t count, int64_t grain,
                   void (*body)(const void* context, int64_t begin, int64_t end),
                   const void* context);
@@ -38,7 +40,7 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
       &body);
 }
 
-// Calls each(i) for all i below `count`, of which a thread takes at least `grain`.
+// Calls each(i) for all i below `count`. A thread gets at least `grain` of them.
 template <typename Each>
 void parallel_each(int64_t count, int64_t grain, const Each& each) {
   parallel_for(count, grain, [&](int64_t i, int64_t end) {

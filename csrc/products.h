@@ -11,8 +11,8 @@
 #define DETOPS_ATEN(op, ...) DETOPS_STABLE(aoti_torch_cpu_##op, __VA_ARGS__)
 #endif
 
-// Products of matrices, by the library that PyTorch has for them on the device. They write into
-// what they are given, and autocast leaves them alone.
+// Matrix products by the library that PyTorch uses on the device. They write into existing tensors,
+// and autocast does not change them.
 namespace detops {
 
 // out = left right
@@ -26,7 +26,7 @@ inline void addmm_out(const Tensor& out, const Tensor& bias, const Tensor& left,
   DETOPS_ATEN(addmm_out, out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1);
 }
 
-// The same for each of a batch.
+// The same for each matrix of a batch.
 inline void bmm_out(const Tensor& out, const Tensor& left, const Tensor& right) {
   DETOPS_ATEN(bmm_out, out.handle(), left.handle(), right.handle());
 }
@@ -36,13 +36,13 @@ inline void baddbmm_out(const Tensor& out, const Tensor& bias, const Tensor& lef
   DETOPS_ATEN(baddbmm_out, out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1);
 }
 
-// out = the sums of the columns of a matrix, [1, columns]
+// out = sum over the rows of a matrix, [1, columns]
 inline void sum_of_rows_out(const Tensor& out, const Tensor& t) {
   mm_out(out, empty({1, t.size(0)}, t.options()).fill_(1), t);
 }
 
-// With stride 1, in the shape and type of `like`. As the derivative of a transposed convolution,
-// which autocast leaves alone, too.
+// Convolution with stride 1, in the shape and type of `like`. Computed as the derivative of a
+// transposed convolution, because autocast does not change that either.
 inline Tensor convolution(const Tensor& input, const Tensor& weight, IntArrayRef padding,
                           const Tensor& like) {
   const int64_t once[] = {1, 1}, none[] = {0, 0};
@@ -51,7 +51,7 @@ inline Tensor convolution(const Tensor& input, const Tensor& weight, IntArrayRef
   DETOPS_ATEN(convolution_backward, input.handle(), like.handle(), weight.handle(), nullptr, 0,
               once, 2, padding.data(), 2, once, 2, /*transposed=*/1, none, 2, 1, wanted, 3, &output,
               &nothing, &neither);
-  const Tensor unwanted[] = {Tensor(nothing), Tensor(neither)};  // to be released
+  const Tensor unwanted[] = {Tensor(nothing), Tensor(neither)};  // releases the handles
   return Tensor(output);
 }
 

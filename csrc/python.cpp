@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
-// detops._C: what Python asks the library for beside its ops. No header of PyTorch comes in here,
-// so that a build depends on the version of Python alone.
+// detops._C: the library's functions for Python, in addition to its ops. Includes no header of
+// PyTorch, so a build depends only on the version of Python.
 #include <pybind11/pybind11.h>
 
 #include "../detops/include/detops/library.h"
 
-// What it calls may be called by many threads at once, so a Python without a global lock needs
-// none.
+// These functions are thread-safe, so a Python without a global lock needs none here.
 PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   namespace py = pybind11;
-  // The library has registered its ops by now: detops._C.X is torch.ops.detops.X.
+  // The library has already registered its ops: detops._C.X is torch.ops.detops.X.
   const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
   for (int i = 0; i < detops_op_count(); ++i)
     m.attr(detops_op_name(i)) = ops.attr(detops_op_name(i));

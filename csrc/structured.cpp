@@ -8,8 +8,8 @@
 #include "../detops/include/detops/library.h"
 #include "parallel.h"
 
-// Of this thread. A program that is linked against both libraries has one: its linker takes these
-// functions from the first for both.
+// The last error of this thread. A program that is linked against both libraries has a single one:
+// the linker takes these functions from the first library for both.
 static std::string& last_error() {
   static DETOPS_PER_THREAD std::string message;
   return message;
@@ -66,12 +66,12 @@ void rethrow(const Contract& contract) {
   try {
     throw;
   } catch (const std::bad_alloc&) {
-  } catch (const std::length_error&) {  // of a std::vector
+  } catch (const std::length_error&) {  // from a std::vector
   } catch (const std::exception& error) {
     message = error.what();
     if (message.find("detops") != 0) message = op + ": " + message;
   }
-  // PyTorch's C functions tell a caller that an op failed, and not why.
+  // PyTorch's C functions report that an op failed, but not why.
   detops_set_last_error(message.c_str());
   fail(message);
 }

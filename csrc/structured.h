@@ -8,11 +8,11 @@
 
 #include "contract/contract.h"
 
-// The one wrapper around every host function: it takes the arguments of a call, checks them by
-// their contract, makes the outputs, and leaves the function alone with what it is for.
+// The wrapper around every host function. It unpacks the arguments of a call, validates them
+// against the contract, allocates the outputs and calls the function.
 namespace detops {
 
-// What holds a parameter of a host function while it runs.
+// Type that stores a parameter of a host function during the call.
 template <typename P>
 struct Held {
   using type = std::decay_t<P>;
@@ -26,10 +26,10 @@ struct Held<std::string_view> {
   using type = std::string;
 };
 
-// The values of a list.
+// Returns the items of a list and deletes the list.
 std::vector<StableIValue> list_of(StableIValue value);
 
-// These take values out of a call, which hands them over.
+// These unpack values from a call and take ownership of them.
 template <typename T>
 void take(StableIValue from, T& number) {
   std::memcpy(&number, &from, sizeof number);
@@ -53,8 +53,8 @@ void take(StableIValue from, std::vector<T>& to) {
   for (const StableIValue each : list_of(from)) take(each, to.emplace_back());
 }
 
-// These describe them to a contract. A flag of a list is a uint8_t, since a std::vector<bool> has
-// no array of them.
+// These describe values to a contract. Flags in a list are uint8_t, because std::vector<bool> has
+// no array of bool.
 template <typename T>
 constexpr Argument::Kind kKind = std::is_same_v<T, Tensor>    ? Argument::Kind::kTensors
                                  : std::is_same_v<T, int64_t> ? Argument::Kind::kInts
@@ -80,7 +80,7 @@ Argument argument(const std::optional<T>& value) {
 template <typename P>
 constexpr bool kIsOutput = std::is_same_v<P, Tensor&> || std::is_same_v<P, std::vector<Tensor>&>;
 
-// No gradients of the steps of a host function are recorded.
+// Disables autograd for the steps of a host function.
 struct NoGrad {
   const bool before = aoti_torch_grad_mode_is_enabled();
   NoGrad() { set(false); }
@@ -104,10 +104,10 @@ struct OnDevice {
 };
 
 Tensor make(const Output& output, const Options& device);
-// What is given back, in its dtype.
+// Converts an output to its final dtype and releases it to the caller.
 StableIValue given(Tensor& t, const Output& output);
 
-// The error that is being handled, with the op's name where it does not tell it.
+// Rethrows the current exception as an error that begins with the op's name.
 [[noreturn]] void rethrow(const Contract& contract);
 
 bool is_empty(const Tensor* outputs, size_t count);
@@ -148,7 +148,7 @@ struct Structured<op, function> {
     const Options device = described.device;
     const OnDevice on(device);
     if constexpr (kOutputs == 0) {
-      std::tuple results(function(std::get<in>(values)...));  // one or several
+      std::tuple results(function(std::get<in>(values)...));  // one result or a tuple
       std::apply([&](auto&... each) { ((*stack++ = given(each)), ...); }, results);
     } else if constexpr ((std::is_same_v<P, std::vector<Tensor>&> || ...)) {
       std::vector<Tensor> outputs;

@@ -14,9 +14,9 @@ namespace {
 
 constexpr size_t kMostDims = 64;  // PyTorch's own limit
 using Sizes = std::array<int64_t, kMostDims>;
-constexpr int kChannelsLast[] = {1, 3, 2, 0};  // dimensions from the innermost on
+constexpr int kChannelsLast[] = {1, 3, 2, 0};  // dimensions, innermost first
 
-// The strides of these sizes, without gaps.
+// Writes the strides of a tensor without gaps.
 void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
   int64_t stride = 1;
   const auto set = [&](size_t d) {
@@ -58,7 +58,7 @@ Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   DETOPS_STABLE(aoti_torch_get_device_index, handle, &index);
   DETOPS_STABLE(aoti_torch_get_sizes, handle, &sizes);
   DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
-  // PyTorch adds numbers of dtypes and never changes one: files hold them.
+  // PyTorch adds dtype codes but never changes one, because files contain them.
   facts_ = {{static_cast<ScalarType>(dtype), device, index}, sizes, strides, facts_.dim};
 }
 
@@ -75,7 +75,7 @@ Tensor::Tensor(const Tensor& other) : facts_(other.facts_) {
 }
 
 bool Tensor::is_same(const Tensor& other) const {
-  return sizes().data() == other.sizes().data();  // which lie in the tensor itself
+  return sizes().data() == other.sizes().data();  // sizes are stored in the tensor itself
 }
 
 bool is_channels_last(const TensorFacts& t) {
@@ -83,7 +83,7 @@ bool is_channels_last(const TensorFacts& t) {
   int64_t least = 0;
   for (const int d : kChannelsLast) {
     if (t.sizes[d] == 0 || t.strides[d] < least) return false;
-    if (d == 0 && least == t.strides[1]) return false;  // nothing tells the layouts apart: NCHW
+    if (d == 0 && least == t.strides[1]) return false;  // ambiguous, counts as NCHW
     least = t.strides[d] * std::max<int64_t>(1, t.sizes[d]);
   }
   return true;

@@ -12,8 +12,8 @@
 
 #include "dtype.h"
 
-// PyTorch's tensors through the C functions of its stable ABI, the only ones that this package
-// calls: so one binary serves every version. Names and meanings are ATen's.
+// PyTorch tensors through the C functions of the stable ABI. This package calls no other functions
+// of PyTorch, so one binary works with every version. Names and semantics are those of ATen.
 namespace detops {
 
 using torch::headeronly::MemoryFormat;
@@ -23,7 +23,7 @@ using IntArrayRef = ArrayRef<int64_t>;
 
 [[noreturn]] void fail(const std::string& message);
 
-// An error made of the parts where the condition does not hold.
+// Raises an error with a message made of the parts if the condition does not hold.
 template <typename... Parts>
 void check(bool holds, const Parts&... parts) {
   if (holds) return;
@@ -32,7 +32,7 @@ void check(bool holds, const Parts&... parts) {
   fail(message.str());
 }
 
-// Calls a C function of the stable ABI, and raises an error where it fails.
+// Raises an error if a C function of the stable ABI failed. DETOPS_STABLE calls and checks one.
 void check_status(AOTITorchError status, const char* function);
 #define DETOPS_STABLE(function, ...) ::detops::check_status(function(__VA_ARGS__), #function)
 
@@ -40,17 +40,16 @@ constexpr int kCPU = 0;
 
 struct Options {
   ScalarType type;
-  int device;  // its type, as PyTorch numbers them
-  int index;   // of the device
+  int device;  // device type, in PyTorch's numbering
+  int index;   // device index
 
   Options dtype(ScalarType other) const { return {other, device, index}; }
 };
 
-// What can be known of a tensor without its elements. Sizes and strides are the tensor's own
-// memory.
+// Metadata of a tensor. `sizes` and `strides` point into the tensor itself.
 struct TensorFacts : Options {
-  const int64_t *sizes, *strides;  // null of an undefined tensor, and of one without strides
-  int64_t dim;                     // below 0: without strides
+  const int64_t *sizes, *strides;  // null for an undefined or non-strided tensor
+  int64_t dim;                     // negative for a non-strided tensor
 
   int64_t numel() const {
     int64_t count = 1;
@@ -59,13 +58,13 @@ struct TensorFacts : Options {
   }
 };
 
-// A reference to a tensor; what is known of it is asked for once.
+// A reference to a tensor, with cached metadata.
 class Tensor {
  public:
   Tensor() = default;  // undefined
-  // Takes the handle over.
+  // Takes ownership of the handle.
   explicit Tensor(AtenTensorHandle handle);
-  // Likewise, of a tensor that has just been made like this.
+  // The same for a newly created tensor with these options and dimensions.
   Tensor(AtenTensorHandle handle, const Options& options, size_t dim);
   Tensor(const Tensor& other);
   Tensor(Tensor&& other) noexcept
@@ -113,11 +112,11 @@ class Tensor {
     expect_elements(torch::headeronly::CppTypeToScalarType<T>::value);
     return static_cast<T*>(mutable_data_ptr());
   }
-  // The element of a tensor of one.
+  // Returns the only element of the tensor.
   template <typename T>
   T item() const;
 
-  // The same elements.
+  // Views of the same elements.
   Tensor as_strided(IntArrayRef sizes, IntArrayRef strides, int64_t offset = 0) const;
   Tensor view(IntArrayRef sizes) const;
   Tensor narrow(int64_t d, int64_t start, int64_t length) const;
@@ -125,7 +124,7 @@ class Tensor {
   Tensor transpose(int64_t a, int64_t b) const;
   Tensor t() const { return transpose(0, 1); }
 
-  // Copies, except where the tensor is what is asked for.
+  // contiguous() and to() copy only if the layout or type differs.
   Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) const&;
   Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) &&;
   Tensor to(ScalarType type) const;
@@ -144,7 +143,7 @@ class Tensor {
 
 using TensorList = ArrayRef<Tensor>;
 
-// Of [N, C, H, W].
+// Sizes of a [N, C, H, W] tensor.
 struct MapSizes {
   int64_t images, channels, height, width;
 
@@ -152,7 +151,7 @@ struct MapSizes {
       : images(maps.size(0)), channels(maps.size(1)), height(maps.size(2)), width(maps.size(3)) {}
 };
 
-// PyTorch's rule: whether strides count as channels_last.
+// Returns whether PyTorch treats the strides as channels_last.
 bool is_channels_last(const TensorFacts& t);
 
 Tensor empty(IntArrayRef sizes, const Options& options,
@@ -160,7 +159,7 @@ Tensor empty(IntArrayRef sizes, const Options& options,
 Tensor empty_like(const Tensor& t);
 Tensor empty_like(const Tensor& t, const Options& options);
 Tensor zeros(IntArrayRef sizes, const Options& options);
-// Of memory that outlives it.
+// Wraps memory that must outlive the tensor.
 Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType type);
 
 template <typename T>
@@ -170,30 +169,32 @@ T Tensor::item() const {
   return *host.const_data_ptr<T>();
 }
 
-// An arena has memory for large tensors on the CPU that stays when they go, for the next ones. The
-// C library gives each such block back to the system, and the system clears page after page for the
-// next: a detector has more than a gigabyte of maps an image, and a fifth of its time goes there.
+// The arena keeps the memory of large CPU tensors that were freed, and reuses it for new ones. The
+// C library returns each such block to the system, which clears every page of the next one. A
+// detector allocates more than a gigabyte of feature maps per image, and this takes a fifth of its
+// time.
 
-// Whether large tensors that the ops make in this thread are taken from the arena; what was before.
+// Sets whether ops in this thread allocate large tensors in the arena. Returns the previous value.
 bool use_arena(bool on);
 
-// Undefined where they are not, or the arena has no room, or nothing that it would be worth.
+// Returns an undefined tensor if this thread does not use the arena, the arena is full, or the
+// tensor is too small for it.
 Tensor empty_in_arena(IntArrayRef sizes, const int64_t* strides, const Options& options);
 
-// Bytes that the arena holds, and of those, which no tensor has.
+// Bytes that the arena holds, and how many of them are free.
 struct ArenaSize {
   int64_t held, free;
 };
 ArenaSize arena_size();
 
-// Gives what no tensor has back to the system.
+// Returns free memory of the arena to the system.
 void release_arena();
 
-// An operator of PyTorch by its name.
+// Calls an operator of PyTorch by its name.
 namespace call {
 
 inline StableIValue boxed(int64_t value) { return static_cast<StableIValue>(value); }
-inline StableIValue boxed(const Tensor& t) {  // for the callee to release
+inline StableIValue boxed(const Tensor& t) {  // the callee releases it
   return reinterpret_cast<StableIValue>(Tensor(t).release());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The dispatch page: every op, and which function runs it on which backend. Nothing else. It is
-// compiled into the library of each backend.
+// Dispatch table: every op, and the function that runs it on each backend. It is compiled into the
+// library of each backend.
 #include <torch/csrc/stable/library.h>
 
 #include "ops.h"
@@ -9,12 +9,12 @@
 namespace {
 
 // clang-format off
-// Both passes of an op; before them, the op itself, which its forward pass runs.
+// Both passes of an op. DETOPS_PASSES adds the op itself, which runs its forward pass.
 #define DETOPS_RAW_PASSES(op, name) \
   op(name##_forward, name##_forward) op(name##_backward, name##_backward)
 #define DETOPS_PASSES(op, name) op(name, name##_forward) DETOPS_RAW_PASSES(op, name)
 
-// What runs an op on each backend: a host function of cpu/ or cuda/ for the op.
+// Every op with its host function in cpu/ or cuda/.
 #define DETOPS_OPS(op) \
   op(nms, nms) \
   op(batched_nms, batched_nms) \
@@ -84,7 +84,7 @@ namespace {
   op(lltm_cell, lltm_forward) \
   DETOPS_RAW_PASSES(op, lltm)
 
-// Those that other processors have libraries for.
+// Ops of the CPU only. Other devices have libraries for these.
 #define DETOPS_CPU_OPS(op) \
   op(batch_transpose, batch_transpose) \
   op(winograd_conv2d_backward_weight, winograd_conv2d_backward_weight) \
@@ -99,7 +99,7 @@ namespace backend = detops::cuda;
 namespace backend = detops::cpu;
 #endif
 
-// The name is a template argument, and so an object.
+// A template argument must have linkage, hence the static array.
 void implement_ops(torch::stable::detail::StableLibrary& m) {
 #define DETOPS_IMPLEMENT(op, function) \
   static constexpr char op[] = #op;    \

@@ -4,7 +4,7 @@
 #include "../ops.h"
 #include "../products.h"
 
-// What both backends of the MLP leave to ATen's matrix products.
+// The parts of an MLP that both backends compute with ATen's matrix products.
 namespace detops {
 
 inline void mlp_products(const Tensor& x, const Tensor& hidden_weights, const Tensor& hidden_bias,
@@ -15,7 +15,7 @@ inline void mlp_products(const Tensor& x, const Tensor& hidden_weights, const Te
   addmm_out(output, output_bias, hidden, output_weights.t());
 }
 
-// All gradients from those of the output and of the hidden units before relu.
+// Computes all gradients from those of the output and of the hidden units before relu.
 inline void mlp_gradients(const Tensor& grad, const Tensor& to_hidden, const Tensor& x,
                           const Tensor& hidden, const Tensor& hidden_weights, bool input_wanted,
                           const Tensor& to_input, const Tensor& to_hidden_weights,

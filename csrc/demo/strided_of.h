@@ -10,7 +10,7 @@ struct SixteenBytes {
   uint64_t bits[2];
 };
 
-// A matrix at the least: a row alone is one of one row.
+// Returns the sizes and strides of x with at least two dimensions: a vector becomes one row.
 inline math::Strided strided_of(const Tensor& x) {
   check(x.dim() <= math::kMaxDims, "detops.gdh: x must have at most ", math::kMaxDims,
         " dimensions, got ", x.dim());

@@ -12,8 +12,9 @@ struct Taps {
   T weight_low, weight_high;
 };
 
-// False where the sample does not count: outside [-1, size], or NaN (hence the negated range test).
-// Between -1 and 0, and between size - 1 and size, the border value is taken.
+// Returns false for a sample that contributes nothing: outside [-1, size], or NaN (hence the
+// negated range test). Between -1 and 0, and between size - 1 and size, a sample has the border
+// value.
 template <typename T>
 DETOPS_HD bool bilinear_taps(T x, int64_t size, Taps<T>& taps) {
   if (!(x >= T(-1) && x <= T(size))) return false;
@@ -28,18 +29,18 @@ DETOPS_HD bool bilinear_taps(T x, int64_t size, Taps<T>& taps) {
   return true;
 }
 
-// Of coordinates, the limits included.
+// A range of coordinates along each axis, limits included.
 struct Rectangle {
   double top, bottom, left, right;
 };
 
-// Where samples on a map count.
+// The range in which samples of a feature map contribute.
 DETOPS_HD Rectangle reach_of_map(int64_t height, int64_t width) {
   return {-1.0, double(height), -1.0, double(width)};
 }
 
-// For the taps, or the pixels, of bin `p` on all of a map that is `size` pixels long; see each
-// axis.
+// Visits the taps, or the pixels, of bin `p` along a whole feature map of `size` pixels; see the
+// overloads with limits of each axis type.
 template <typename Axis, typename Visit>
 DETOPS_HD void visit_taps(const Axis& axis, int64_t p, int64_t size, Visit&& visit) {
   visit_taps(axis, p, size, -1.0, double(size), visit);
@@ -49,7 +50,7 @@ DETOPS_HD void visit_pixels(const Axis& axis, int64_t p, int64_t size, Visit&& v
   visit_pixels(axis, p, size, -1.0, double(size), visit);
 }
 
-// Calls visit(row, column, weight) for the up to four pixels that a sample reads.
+// Calls visit(row, column, weight) for the pixels, at most four, that a sample reads.
 template <typename T, typename Visit>
 DETOPS_HD void visit_corners(const Taps<T>& y, const Taps<T>& x, Visit&& visit) {
   const auto corner = [&](int64_t row, int64_t col, T weight) {
@@ -61,7 +62,7 @@ DETOPS_HD void visit_corners(const Taps<T>& y, const Taps<T>& x, Visit&& visit) 
   corner(y.high, x.high, y.weight_high * x.weight_high);
 }
 
-// The same for a sample at (y, x) of a map, if it counts.
+// The same for the sample at (y, x) of a feature map, unless it contributes nothing.
 template <typename T, typename Visit>
 DETOPS_HD void visit_corners(T y, T x, int64_t height, int64_t width, Visit&& visit) {
   Taps<T> rows, cols;
@@ -69,12 +70,13 @@ DETOPS_HD void visit_corners(T y, T x, int64_t height, int64_t width, Visit&& vi
   visit_corners(rows, cols, visit);
 }
 
-// A bilinear sample lies in the cell between four pixels, in the order upper left, upper right,
-// lower left, lower right. A cell has the number of its upper left pixel; samples that lie up to a
-// pixel above or left of a map are moved into the first row or column of cells, their shares with
-// them, so that there are as many cells as pixels.
+// A bilinear sample lies in a cell between four pixels, in the order upper left, upper right, lower
+// left, lower right. The index of a cell is that of its upper left pixel. Samples up to one pixel
+// above or left of the feature map are moved into the first row or column of cells, together with
+// their weights, so that there are as many cells as pixels.
 
-// From the pixels' numbers, which are -1 off the map; -1 where all are.
+// Returns the cell between four pixels, given their indices, which are -1 off the feature map.
+// Returns -1 if all four are.
 DETOPS_HD int cell_of(const int* pixel) {
   for (int i = 0; i < 4; ++i) {
     if (pixel[i] >= 0) return pixel[i];

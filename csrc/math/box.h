@@ -16,7 +16,7 @@ DETOPS_HD T area(const Box<T>& b) {
   return (b.x2 - b.x1) * (b.y2 - b.y1);
 }
 
-// Area of the overlap, 0 where the boxes do not meet or one of them is inverted. Rounding is
+// Area of the intersection: 0 if the boxes are disjoint or one of them is inverted. Rounding is
 // monotone, so the result never exceeds the area of either box.
 template <typename T>
 DETOPS_HD T intersection(const Box<T>& a, const Box<T>& b) {
@@ -25,13 +25,13 @@ DETOPS_HD T intersection(const Box<T>& a, const Box<T>& b) {
   return max(T(0), w) * max(T(0), h);
 }
 
-// The one comparison that decides suppression: IoU, rounded to T, strictly above the threshold,
-// which stays the double it was given as. A NaN IoU (0/0, NaN or infinite boxes) suppresses
-// nothing.
+// The only test that decides suppression: the IoU, rounded to T, must be strictly above the
+// threshold, which stays an unrounded double. A NaN IoU (0/0, NaN or infinite boxes) does not
+// suppress.
 template <typename T>
 DETOPS_HD bool suppresses(const Box<T>& a, const Box<T>& b, T area_b, double threshold) {
   const T overlap = intersection(a, b);
-  // Most pairs do not meet: a comparison costs less than a division.
+  // Most pairs are disjoint, and a comparison costs less than a division.
   if (!(overlap > 0) && threshold >= 0) return false;
   return static_cast<double>(overlap / (area(a) + area_b - overlap)) > threshold;
 }

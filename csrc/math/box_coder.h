@@ -3,8 +3,8 @@
 
 #include "box.h"
 
-// Box regression of "Faster R-CNN" (Ren et al., 2015), section 3.1.2, equation 2: centres relative
-// to the anchor's size, sizes as logarithms, each times a weight.
+// Box regression of "Faster R-CNN" (Ren et al., 2015), section 3.1.2, equation 2: centre offsets in
+// units of the anchor's size and logarithms of size ratios, each multiplied by a weight.
 namespace detops::math {
 
 template <typename T>
@@ -23,7 +23,7 @@ DETOPS_HD CentreBox<T> centre(const Box<T>& b) {
   return {b.x1 + T(0.5) * w, b.y1 + T(0.5) * h, w, h};
 }
 
-// Gradient of `centre`: from the centre form back to the corners.
+// Backward pass of `centre`: maps the gradient of the centre form to that of the corners.
 template <typename T>
 DETOPS_HD Box<T> centre_gradient(const CentreBox<T>& g) {
   return {T(0.5) * g.x - g.w, T(0.5) * g.y - g.h, T(0.5) * g.x + g.w, T(0.5) * g.y + g.h};
@@ -47,7 +47,7 @@ DETOPS_HD void encode_gradient(const Box<T>& box, const Box<T>& anchor, const De
       {-gx, -gy, -(gx * (b.x - a.x) + gw) / a.w, -(gy * (b.y - a.y) + gh) / a.h});
 }
 
-// `clip` bounds dw and dh before the exponential; a NaN passes through.
+// `clip` is the upper bound of dw and dh before the exponential. NaN passes through.
 template <typename T>
 DETOPS_HD Box<T> decode(const Delta<T>& delta, const Box<T>& anchor, const Delta<T>& weight,
                         T clip) {
@@ -58,7 +58,7 @@ DETOPS_HD Box<T> decode(const Delta<T>& delta, const Box<T>& anchor, const Delta
   return {x - half_w, y - half_h, x + half_w, y + half_h};
 }
 
-// For an anchor: all of its deltas add to its gradient.
+// Returns the gradient of one anchor, the sum over its deltas, and writes that of each delta.
 template <typename T>
 DETOPS_HD Box<T> decode_gradient(const Delta<T>* deltas, const Box<T>& anchor, int64_t per_anchor,
                                  const Delta<T>& weight, T clip, const Box<T>* grads,

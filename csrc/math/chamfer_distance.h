@@ -11,8 +11,8 @@ struct Point {
 };
 
 // "A Point Set Generation Network for 3D Object Reconstruction from a Single Image" (Fan et al.,
-// 2017), section 4.2, whose sums the caller takes: each point's squared distance to the nearest
-// point of the other set. A distance that is NaN or infinite is none.
+// 2017), section 4.2: the squared distance from each point to the nearest point of the other set.
+// The caller sums them. A NaN or infinite distance is ignored.
 template <typename T>
 DETOPS_HD T square_distance(const Point<T>& a, const Point<T>& b) {
   const T dx = b.x - a.x, dy = b.y - a.y;

@@ -3,15 +3,15 @@
 
 #include "polygon.h"
 
-// The overlap of the convex hull of a set of points with a quadrilateral. With I the intersection,
-// U the union and C the hull of both: iou is I / U, giou is iou - (C - U) / C ("Generalized
-// Intersection over Union", 2019, equation 4). A ratio without a finite value counts as 0 in iou;
-// in giou, which is a loss, a coordinate that is not finite makes a NaN.
+// The overlap of the convex hull of a point set with a quadrilateral. With I the intersection, U
+// the union and C the hull of both: iou is I / U, giou is iou - (C - U) / C ("Generalized
+// Intersection over Union", 2019, equation 4). A ratio without a finite value counts as 0 in iou.
+// giou is a loss: a coordinate that is not finite makes it NaN.
 namespace detops::math {
 
 struct PointSet {
   Hull hull;
-  double area;  // NaN where a coordinate is not finite
+  double area;  // NaN if a coordinate is not finite
 };
 
 template <typename T>
@@ -29,14 +29,15 @@ DETOPS_HD PointSet point_set(const T* numbers) {
   return set;
 }
 
-// NaN where there is no value.
+// Returns NaN if the IoU has no value.
 DETOPS_HD double convex_iou(const PointSet& set, const Quad& q) {
   const double of_quad = area(q);
   const double common = min(intersection(set.hull, q), min(set.area, of_quad));
   return common / (set.area + of_quad - common);
 }
 
-// Adds what an area changes by with the corners of a hull, times `by`.
+// Adds `by` times the derivative of the hull's area with respect to those of its corners whose
+// index is below `points`.
 DETOPS_HD void add_area_gradient(const Hull& hull, double by, int points, double* to) {
   for (int i = 0; i < hull.count; ++i) {
     const Point before = hull.at[(i + hull.count - 1) % hull.count];
@@ -47,9 +48,10 @@ DETOPS_HD void add_area_gradient(const Hull& hull, double by, int points, double
   }
 }
 
-// Adds what the intersection changes by with the corners of the hull, times `by`: that of a side by
-// its part within the quadrilateral, each place of it moving as its ends do in proportion. Of a
-// side that lies on one of the quadrilateral half counts, the mean of moving it either way.
+// Adds `by` times the derivative of the intersection area with respect to the hull's corners. Each
+// side contributes through its part within the quadrilateral. A point of that part moves with the
+// two ends of the side, in proportion to its position between them. A side that lies on a side of
+// the quadrilateral counts half, the mean of moving it either way.
 DETOPS_HD void add_intersection_gradient(const Hull& hull, const Quad& q, double by, double* to) {
   Part parts[2];
   const int count = convex_parts(q, parts);
@@ -88,7 +90,7 @@ DETOPS_HD void add_intersection_gradient(const Hull& hull, const Quad& q, double
 
 struct ConvexAreas {
   double common, all, around;  // I, U, C
-  Hull hull;                   // of both; `of` is below kSetPoints for the set's corners
+  Hull hull;                   // C; `of` is below kSetPoints for corners of the set
 };
 
 DETOPS_HD ConvexAreas convex_areas(const PointSet& set, const Quad& q) {
@@ -112,7 +114,7 @@ DETOPS_HD ConvexAreas convex_areas(const PointSet& set, const Quad& q) {
   return areas;
 }
 
-// 0 / 0 is 0.
+// Returns part / whole, with 0 / 0 = 0.
 DETOPS_HD double share(double part, double whole) { return whole == 0 ? 0 : part / whole; }
 
 DETOPS_HD double convex_giou(const PointSet& set, const Quad& q) {
@@ -120,13 +122,13 @@ DETOPS_HD double convex_giou(const PointSet& set, const Quad& q) {
   return share(areas.common, areas.all) - share(areas.around - areas.all, areas.around);
 }
 
-// grad times the derivative of convex_giou by the 18 numbers of the set.
+// Writes grad times the derivative of convex_giou with respect to the set's 18 coordinates.
 DETOPS_HD void convex_giou_gradient(const PointSet& set, const Quad& q, double grad, double* to) {
   const ConvexAreas areas = convex_areas(set, q);
-  const double missing = areas.around - areas.around;  // NaN where a coordinate is not finite
+  const double missing = areas.around - areas.around;  // NaN if a coordinate is not finite
   for (int i = 0; i < 2 * kSetPoints; ++i) to[i] = missing;
   if (missing != 0 || areas.around == 0 || areas.all == 0) return;
-  // giou is I / U + U / C - 1, where U is the sum of the areas less I.
+  // giou = I / U + U / C - 1, where U is the sum of the areas minus I.
   const double iou = areas.common / areas.all;
   const double by_all = grad * (1 / areas.around - iou / areas.all);
   add_area_gradient(set.hull, by_all, kSetPoints, to);
@@ -134,12 +136,12 @@ DETOPS_HD void convex_giou_gradient(const PointSet& set, const Quad& q, double g
   add_area_gradient(areas.hull, -grad * areas.all / (areas.around * areas.around), kSetPoints, to);
 }
 
-// The rectangle of least area around a set of points, one of whose sides lies along a side of the
+// Finds the rectangle of least area around a point set. One of its sides lies along a side of the
 // hull ("Determining the minimum-area encasing rectangle", Freeman and Shapira, 1975). With u the
-// direction of a side between 0 and 90 degrees and v that across it, the corners are those of
-// largest u and smallest v, smallest u and v, smallest u and largest v, largest u and v. Of equal
-// rectangles, as acute triangles have, it is that of the first side, from the lowest corner on. A
-// coordinate that is not finite makes NaN.
+// direction of a side between 0 and 90 degrees and v perpendicular to it, the corners are those of
+// largest u and smallest v, smallest u and v, smallest u and largest v, largest u and v. Among
+// rectangles of equal area, which acute triangles have, the first side wins, counted from the
+// lowest corner. If a coordinate is not finite, all corners are NaN.
 template <typename T>
 DETOPS_HD void min_area_polygon(const T* numbers, T* corners) {
   const PointSet set = point_set(numbers);
@@ -153,7 +155,7 @@ DETOPS_HD void min_area_polygon(const T* numbers, T* corners) {
   double low_u = 0, high_u = 0, low_v = 0, high_v = 0, least = -1;
   for (int i = 0; hull.count > 1 && i < hull.count; ++i) {
     const Point a = hull.at[i], b = hull.at[(i + 1) % hull.count];
-    const double most = max(abs(b.x - a.x), abs(b.y - a.y));  // whose square may not be a number
+    const double most = max(abs(b.x - a.x), abs(b.y - a.y));  // its square may overflow
     const double x = (b.x - a.x) / most, y = (b.y - a.y) / most, length = sqrt(x * x + y * y);
     Point along{x / length, y / length};
     for (int k = 0; k < 3 && !(along.x > 0 && along.y >= 0); ++k) along = {along.y, -along.x};

@@ -6,7 +6,7 @@
 #include "half.h"
 #include "overlap.h"
 
-// How soft-NMS and matrix NMS lower the score of a box that overlaps a better one.
+// Score decay of soft-NMS and matrix NMS: the score of a box that overlaps a better one is lowered.
 namespace detops::math {
 
 enum class Decay { kLinear, kGaussian, kNaive };
@@ -16,7 +16,7 @@ void with_decay(Decay decay, const Run& run) {
   with_constant<Decay::kLinear, Decay::kGaussian, Decay::kNaive>(decay, run);
 }
 
-// The number of T nearest to x, not infinite.
+// Returns the finite T nearest to x.
 template <typename T>
 T nearest_finite(double x) {
   constexpr double kMost = static_cast<double>(std::numeric_limits<T>::max());
@@ -27,20 +27,20 @@ template <typename T>
 struct SoftNmsRule {
   T threshold;  // IoU > threshold decays a score
   T per_sigma;  // 1 / sigma
-  T min_score;  // below it a box is dropped
+  T min_score;  // boxes with a lower score are dropped
 };
 
 template <typename T>
 SoftNmsRule<T> soft_nms_rule(double threshold, double sigma, double min_score) {
-  // The largest T that is not above the threshold divides the same IoUs, which are from 0 to 1.
+  // The largest T that is not above the threshold separates the same IoUs, which are in [0, 1].
   const double limit = threshold < 2 ? (threshold > -1 ? threshold : -1) : 2;
   T low = static_cast<T>(limit);
   if (static_cast<double>(low) > limit) low = std::nextafter(low, T(-2));
   return {low, nearest_finite<T>(1 / sigma), nearest_finite<T>(min_score)};
 }
 
-// exp(x) is 2^n (1 + r + r^2 / 2 + ...) with x = n ln 2 + r. ln 2 is the sum of two numbers, of
-// which n times the first is exact.
+// exp(x) = 2^n (1 + r + r^2 / 2 + ...) with x = n ln 2 + r. ln 2 is split into two constants such
+// that n times the first is exact.
 template <typename T>
 struct ExpConstants;
 template <>
@@ -59,7 +59,7 @@ struct ExpConstants<double> {
   static constexpr double kLog2Low = 1.90821492927058770002e-10;
 };
 
-// 2^n for the number n that was added to ExpConstants<T>::kRounder, in its last bits.
+// Returns 2^n for `shifted` = ExpConstants<T>::kRounder + n, whose last bits hold n.
 template <typename T>
 DETOPS_HD T power_of_two(T shifted) {
   using Constants = ExpConstants<T>;

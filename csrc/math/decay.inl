@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// See host_device.h. This comes after overlap.inl, and after a power_of_two of vectors.
+// See host_device.h. Include this after overlap.inl and after a power_of_two for vectors.
 
 namespace decay {
 
-// exp of x <= 0, without fused operations: the same bits on every device and instruction set, since
-// scores decide what is selected next. Numbers below the smallest normal one are 0.
+// exp(x) for x <= 0, without fused operations: the bits are the same on every device and
+// instruction set, since scores decide which box is selected next. Results below exp(kLowest),
+// about the smallest normal number, are 0.
 template <typename T, typename V>
 DETOPS_HD V exp(V x) {
   using Constants = math::ExpConstants<T>;
@@ -17,7 +18,7 @@ DETOPS_HD V exp(V x) {
   return x < Constants::kLowest ? V{} : sum * power_of_two(shifted);
 }
 
-// The score of a box whose IoU with the one just selected is `iou`.
+// Returns the new score of a box whose IoU with the box just selected is `iou`.
 template <math::Decay kind, typename T, typename V>
 DETOPS_HD V decayed(V score, V iou, const math::SoftNmsRule<T>& rule) {
   if (kind == math::Decay::kGaussian) return score * exp<T>(-(iou * iou) * rule.per_sigma);
@@ -25,11 +26,11 @@ DETOPS_HD V decayed(V score, V iou, const math::SoftNmsRule<T>& rule) {
   return iou > rule.threshold ? score * weight : score;
 }
 
-// Matrix NMS. A score falls by the smallest of the factors that the better boxes i of its label
-// give: (1 - iou) / (1 - most), or exp(-sigma (iou^2 - most^2)), with `most` the largest IoU of i
-// with a box better than i. Of a factor, `term` is what depends on i alone, and `weight` something
-// that grows as it falls. A factor 0 / 0, of an i that equals a better box, is NaN: no weight,
-// since that better box has said it all.
+// Matrix NMS. A score is multiplied by the smallest of the factors from the better boxes i of its
+// label: (1 - iou) / (1 - most), or exp(-sigma (iou^2 - most^2)), with `most` the largest IoU of i
+// with a box better than i. `term` is the part of a factor that depends on i alone, and `weight`
+// grows as the factor falls. A factor of 0 / 0, from an i that equals a better box, has the weight
+// NaN and never counts: the better box has counted already.
 template <math::Decay kind, typename T>
 DETOPS_HD T matrix_term(T most) {
   return kind == math::Decay::kLinear ? T(1) / (T(1) - most) : most * most;
@@ -40,7 +41,7 @@ DETOPS_HD V matrix_weight(V iou, V term) {
   return kind == math::Decay::kLinear ? -((T(1) - iou) * term) : iou * iou - term;
 }
 
-// The weight of the factor 1. Boxes that do not meet never have a larger one.
+// The weight of the factor 1. Disjoint boxes never have a larger weight.
 template <math::Decay kind, typename T>
 DETOPS_HD T matrix_least_weight() {
   return kind == math::Decay::kLinear ? T(-1) : T(0);

@@ -5,12 +5,12 @@
 
 namespace detops::math {
 
-// A map whose positions are numbered row by row, from `start` on.
+// A feature map whose positions are numbered row by row, starting at `start`.
 struct Level {
   int64_t height, width, start;
 };
 
-// Whether the level has positions, all of them within [0, count).
+// Returns whether the level has positions and all of them lie within [0, count).
 DETOPS_HD bool lies_within(const Level& level, int64_t count) {
   return level.height >= 1 && level.width >= 1 && level.height <= count / level.width &&
          level.start >= 0 && level.start <= count - level.height * level.width;
@@ -20,7 +20,7 @@ DETOPS_HD bool lies_within(const Level& level, int64_t count) {
 
 namespace deform {
 
-// Where samples begin to count; see sample.
+// The least coordinate at which a sample contributes; see `sample`.
 template <typename T>
 T least_place(bool edge_gradient) {
   return edge_gradient ? T(-1) : std::nextafter(T(-1), T(0));

@@ -2,30 +2,30 @@
 // See host_device.h.
 
 // "Deformable DETR" (Zhu et al., 2020), equations 2 and 3: a query's value is a weighted sum of
-// bilinear samples of several maps, each of which continues with zeros beyond its border.
+// bilinear samples of several feature maps, each padded with zeros.
 namespace attention {
 
-// A sample lies between four positions: upper left, upper right, lower left, lower right.
+// The four positions around a sample: upper left, upper right, lower left, lower right.
 template <typename V>
 struct Corners {
   V at[4];
 };
 
-// The upper left corner, and how far from it towards the right and the lower ones the sample is.
+// The upper left corner of a sample, and the distances of the sample from it, right and down.
 template <typename V>
 struct Place {
   V x, y, right, lower;
 };
 
-// What a sample's gradient reaches.
+// Gradients of a sample's location and attention weight.
 template <typename V>
 struct Gradient {
   V x, y, weight;
 };
 
-// (x, y) in [0, 1]: from the outer edge of the first pixel to that of the last. Where no corner
-// can lie on the map, or a coordinate is NaN (hence the test for what is inside), the place is one
-// with all corners off the map.
+// Places a sample at (x, y), where 0 is the outer edge of the first pixel and 1 that of the last.
+// If no corner can lie on the feature map, or a coordinate is NaN (hence the test for what is
+// inside), the result has all corners off the feature map.
 template <typename T, typename V>
 DETOPS_HD Place<V> place(V x, V y, V width, V height) {
   x = x * width - T(0.5);
@@ -38,7 +38,7 @@ DETOPS_HD Place<V> place(V x, V y, V width, V height) {
   return {column, row, x - column, y - row};
 }
 
-// The number of the position (x, y), or -1 off the map.
+// Returns the index of the position (x, y), or -1 off the feature map.
 template <typename I>
 DETOPS_HD I position(I x, I y, I width, I height, I start) {
   const auto inside = (x >= 0) & (x < width) & (y >= 0) & (y < height);
@@ -57,7 +57,7 @@ DETOPS_HD Corners<V> shares(const Place<V>& p) {
   return {{upper * left, upper * p.right, p.lower * left, p.lower * p.right}};
 }
 
-// From the products of the query's gradient with the values at the corners.
+// `product`: the dot products of the query's gradient with the values at the corners.
 template <typename T, typename V>
 DETOPS_HD Gradient<V> gradient(const Place<V>& p, V weight, V width, V height,
                                const Corners<V>& product) {
@@ -72,18 +72,18 @@ DETOPS_HD Gradient<V> gradient(const Place<V>& p, V weight, V width, V height,
 
 namespace deform {
 
-// Where a bilinear sample lies: between the pixels (y, x) and (y + 1, x + 1), which are whole
-// numbers, and how far from the first to the second. Pixels outside of the image are zeros.
+// A bilinear sample between the pixels (y, x) and (y + 1, x + 1), where y and x are whole numbers.
+// part_y and part_x are the fractions of the way to the second. Pixels outside the image are zeros.
 template <typename V>
 struct Sample {
   V y, x, part_y, part_x;
 };
 
-// A sample that is NaN, infinite or further than a pixel from the image lies in rows -2 and -1, of
-// which no pixel is in the image. At -1 itself it is zero, but its derivative need not be: for
-// torchvision it is that of the side within the image, for detectron2, mmcv and maskrcnn-benchmark
-// zero. `least`, the first place along an axis that counts, is -1 or the next number; see
-// least_place.
+// Places a sample. One that is NaN, infinite or more than a pixel outside the image is moved
+// between rows -2 and -1, which have no pixel in the image. At exactly -1 the value is zero, but
+// the derivative depends on the library: torchvision takes the one-sided derivative from within the
+// image; detectron2, mmcv and maskrcnn-benchmark take zero. `least`, the least coordinate that
+// contributes, is therefore -1 or the next larger number; see least_place.
 template <typename T, typename V>
 DETOPS_HD Sample<V> sample(V y, V x, T least, T height, T width) {
   const auto inside = (y >= least) & (y < height) & (x >= least) & (x < width);
@@ -93,7 +93,7 @@ DETOPS_HD Sample<V> sample(V y, V x, T least, T height, T width) {
   return {low_y, low_x, y - low_y, x - low_x};
 }
 
-// In the order (y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1).
+// The pixels (y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1), in this order.
 using attention::Corners;
 
 template <typename T, typename V>
@@ -102,13 +102,13 @@ DETOPS_HD Corners<V> weights(const Sample<V>& s, V mask) {
   return {{low * (T(1) - s.part_x), low * s.part_x, high * (T(1) - s.part_x), high * s.part_x}};
 }
 
-// What a sample's value times its mask sends back to its place and mask.
+// Gradients of a sample's position and mask, for the value times the mask.
 template <typename V>
 struct Gradient {
   V y, x, mask;
 };
 
-// `dot`: the products of the gradient with the corners' values, summed over the channels.
+// `dot`: the dot products, over channels, of the output gradient with the values at the corners.
 template <typename T, typename V>
 DETOPS_HD Gradient<V> gradient(const Sample<V>& s, V mask, const Corners<V>& dot) {
   const V top = dot.at[1] - dot.at[0], bottom = dot.at[3] - dot.at[2];

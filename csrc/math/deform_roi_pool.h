@@ -4,8 +4,8 @@
 #include "roi_pool.h"
 
 // "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2: each bin of a RoI is moved
-// by a learned offset, in units of the RoI's size; on RoIAlign's samples, or sensitive to
-// positions.
+// by a learned offset in units of the RoI's size. One variant uses the samples of RoIAlign, the
+// other is position-sensitive.
 namespace detops::math {
 
 struct DeformRoIPooling {
@@ -13,8 +13,8 @@ struct DeformRoIPooling {
   double spatial_scale, gamma;
 };
 
-// One axis of a RoI from `low` to `high` in image pixels. Pixel centres match: half a pixel comes
-// off.
+// One axis of a RoI from `low` to `high` in image pixels. Pixel centres are aligned: half a pixel
+// is subtracted.
 template <typename T>
 struct MovableAxis {
   RoIAxis<T> axis;
@@ -23,7 +23,7 @@ struct MovableAxis {
   DETOPS_HD MovableAxis(const DeformRoIPooling& p, T low, T high, int64_t pooled)
       : axis(roi_axis(low, high, T(p.spatial_scale), true, pooled, p.sampling_ratio)) {
     const T size = T(p.gamma) * (high * T(p.spatial_scale) - low * T(p.spatial_scale));
-    reach = size - size == T(0) ? size : T(0);  // a NaN or infinite RoI is nowhere
+    reach = size - size == T(0) ? size : T(0);  // a NaN or infinite RoI has no samples
   }
 
   DETOPS_HD RoIAxis<T> moved(T offset) const {
@@ -40,9 +40,10 @@ struct MovableRoI {
       : rows(p, roi[2], roi[4], p.pooled_height), cols(p, roi[1], roi[3], p.pooled_width) {}
 };
 
-// Calls visit(taps, slope) for the samples of bin `p` that count, along one axis. The slope is that
-// of the value at the upper tap against the lower one, as the sample moves: 0 where it is taken
-// from the border. It is that to the right of a pixel's centre, where the two sides differ.
+// Calls visit(taps, slope) for the samples of bin `p` that contribute, along one axis. `slope` is
+// the derivative of the high tap's weight, and minus that of the low tap's, with respect to the
+// sample's position: 0 where the border value is used. At a pixel centre, where the one-sided
+// derivatives differ, it is that to the right.
 template <typename T, typename Visit>
 DETOPS_HD void visit_moved(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
   visit_bin_samples(axis, p, size, -1.0, double(size), [&](T x, const Taps<T>& taps) {
@@ -66,20 +67,20 @@ struct DeformedAxis {
     bin = size / T(pooled);
   }
 
-  // Where sample i of bin p lies. `shift` is in units of the RoI's size.
+  // Returns the position of sample i of bin p. `shift` is in units of the RoI's size.
   DETOPS_HD T at(int64_t p, T shift, int64_t i, int64_t samples) const {
     return T(p) * bin + start + shift * size + T(i) * (bin / T(samples));
   }
 };
 
-// False where a sample does not count: more than half a pixel outside, or NaN.
+// Returns false for a sample that is skipped: more than half a pixel outside, or NaN.
 template <typename T>
 DETOPS_HD bool deformed_taps(T x, int64_t size, Taps<T>& taps) {
   return x >= T(-0.5) && x <= T(size) - T(0.5) && bilinear_taps(x, size, taps);
 }
 
-// The derivative of an interpolated value by the sample's position, as taps. At a pixel's centre,
-// where the two sides differ, it is 0.
+// Replaces the weights by their derivatives with respect to the sample's position. At a pixel
+// centre, where the one-sided derivatives differ, they are 0.
 template <typename T>
 DETOPS_HD void differentiate(Taps<T>& taps) {
   const bool between = taps.weight_high != 0;
@@ -94,8 +95,8 @@ struct DeformedBin {
   T shift_y = 0, shift_x = 0;
   int64_t ph, pw, samples;
 
-  // `roi` is (batch index, x1, y1, x2, y2); `offset` that of its class, [2, part, part] as x, y, or
-  // null.
+  // `roi` is (batch index, x1, y1, x2, y2). `offset` is that of its class, [2, part, part] with x
+  // before y, or null.
   DETOPS_HD DeformedBin(const DeformPSRoIPooling& p, const T* roi, const T* offset, int64_t ph,
                         int64_t pw)
       : rows(roi[2], roi[4], T(p.spatial_scale), p.pooled_height),
@@ -117,7 +118,7 @@ struct DeformedBin {
     return deformed_taps(cols.at(pw, shift_x, i, samples), width, taps);
   }
 
-  // How many samples count.
+  // Returns the number of samples that are not skipped.
   DETOPS_HD int64_t count(int64_t height, int64_t width) const {
     int64_t high = 0, wide = 0;
     Taps<T> taps;

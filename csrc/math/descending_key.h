@@ -10,8 +10,8 @@ namespace detops::math {
 template <typename T>
 using DescendingKey = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-// An unsigned key of a float or double that ascends as the score descends. NaN comes first, of
-// either sign, as in torch.sort descending; -0 and +0 are equal.
+// Returns an unsigned key of a float or double that ascends as the score descends. NaN of either
+// sign comes first, as in a descending torch.sort; -0 and +0 are equal.
 template <typename T>
 DETOPS_HD DescendingKey<T> descending_key(T score) {
   using Key = DescendingKey<T>;

@@ -5,7 +5,7 @@
 
 namespace detops::math {
 
-// The exponents that need no logarithm, and the others.
+// The exponents that are computed without a logarithm, and any other.
 enum class Focus { kZero, kOne, kTwo, kAny };
 
 template <typename T>
@@ -14,7 +14,7 @@ struct Focal {
   T gamma;
 };
 
-// Without weights for an alpha below 0.
+// A negative alpha disables the weights.
 template <typename T>
 Focal<T> focal_of(double alpha, double gamma) {
   return {alpha < 0 ? T(1) : T(alpha), alpha < 0 ? T(1) : T(1 - alpha), T(gamma)};
@@ -22,7 +22,7 @@ Focal<T> focal_of(double alpha, double gamma) {
 
 #include "focal_loss.inl"
 
-// One loss for each row of logits. The weights, one for each class, may be null.
+// One loss per row of logits. `weights`, one per class, may be null.
 template <typename T>
 struct SoftmaxFocal {
   T alpha, gamma;

@@ -3,14 +3,14 @@
 
 // "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5, with targets t in [0, 1]:
 //   weight * miss^gamma * cross,  miss = 1 - p_t = p (1 - t) + (1 - p) t,
-// where p is the sigmoid of the input x and cross the binary cross entropy. Nothing here overflows
-// or cancels: both p and 1 - p come from e^-|x|.
+// where p is the sigmoid of the input x and cross the binary cross entropy. Both p and 1 - p are
+// computed from e^-|x|, which avoids overflow and cancellation.
 namespace focal {
 
 template <typename V>
 struct Parts {
   V p, q;               // q = 1 - p
-  V too_high, too_low;  // p (1 - t), q t: what the prediction is off by, on either side
+  V too_high, too_low;  // p (1 - t), q t: the error of the prediction on either side
   V miss, cross, weight;
 };
 
@@ -30,7 +30,7 @@ DETOPS_HD V power(V miss, T gamma) {
   if constexpr (focus == math::Focus::kZero) return V{} + T(1);
   if constexpr (focus == math::Focus::kOne) return miss;
   if constexpr (focus == math::Focus::kTwo) return miss * miss;
-  // The smallest number has a logarithm, and nothing below it matters.
+  // The smallest normal number has a finite logarithm, and smaller values do not matter.
   constexpr T kSmallest = sizeof(T) == 4 ? T(1.17549435e-38) : T(2.2250738585072014e-308);
   return exp(gamma * log(miss > kSmallest ? miss : V{} + kSmallest));
 }
@@ -51,16 +51,16 @@ DETOPS_HD V slope(const math::Focal<T>& f, V x, V t) {
   if constexpr (focus == math::Focus::kTwo) {
     return s.weight * s.miss * (s.miss * to_cross + (to_miss + to_miss));
   }
-  // p q / miss is at most 1: miss^(gamma - 1) alone could overflow.
+  // p q / miss is at most 1, while miss^(gamma - 1) alone could overflow.
   const V ratio = s.miss > T(0) ? to_miss / s.miss : V{};
   return s.weight * power<focus>(s.miss, f.gamma) * (to_cross + f.gamma * ratio);
 }
 
 }  // namespace focal
 
-// The same loss for classes of which one holds: -scale (1 - p)^gamma log p, where p is the
-// softmax's probability of the target class t. Logits enter less their maximum m, and 1 - p comes
-// from the other classes, so that nothing overflows or cancels.
+// The same loss for mutually exclusive classes: -scale (1 - p)^gamma log p, where p is the softmax
+// probability of the target class t. The maximum m is subtracted from the logits, and 1 - p is
+// summed from the other classes, which avoids overflow and cancellation.
 namespace softmax_focal {
 
 template <typename V>
@@ -70,7 +70,8 @@ struct Row {
   V rest;   // the sum of e^(x_j - m) over the other classes
 };
 
-// A vector's log1p takes numbers up to 1, and its log gives a number for a NaN.
+// The vector log1p accepts arguments up to 1. The vector log maps NaN to a number, and adding
+// sum - sum restores the NaN.
 template <typename V>
 DETOPS_HD V log_p(const Row<V>& row) {
   const V sum = row.own + row.rest;
@@ -84,14 +85,14 @@ DETOPS_HD V loss(const Row<V>& row, V scale, T gamma) {
   return scale * focal::power<focus>(miss, gamma) * -log_p(row);
 }
 
-// The derivative to the logits is this number times `rest` for the target class and times
-// -e^(x_j - m) for each other class. log p / (1 - p) is bounded where p goes to 1, unlike
+// The derivative with respect to a logit is this value times `rest` for the target class, and times
+// -e^(x_j - m) for every other class j. log p / (1 - p) stays bounded as p approaches 1, unlike
 // (1 - p)^(gamma - 1).
 template <math::Focus focus, typename T, typename V>
 DETOPS_HD V slope(const Row<V>& row, V scale, T gamma) {
   const V sum = row.own + row.rest, miss = row.rest / sum;
   const V log = log_p(row);
-  // p log p is 0 where p is, and log p minus infinity.
+  // p log p is 0 where p is 0 and log p is -infinity.
   const auto inside = (row.rest > V{}) & (log > V{} - T(3e38));
   const V ratio = inside ? row.own * (log / row.rest) : V{};
   return -scale * focal::power<focus>(miss, gamma) * (T(1) - gamma * ratio) / sum;

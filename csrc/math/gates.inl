@@ -16,7 +16,7 @@ DETOPS_HD V sigmoid(V x) {
   return T(1) / (T(1) + exp(-x));
 }
 
-// Before the activation functions to after them.
+// Applies the activation functions.
 template <typename T, typename V>
 DETOPS_HD Lltm<V> activate(const Lltm<V>& x) {
   return {sigmoid<T>(x.input), sigmoid<T>(x.output),
@@ -33,8 +33,9 @@ DETOPS_HD V next_state(const Lltm<V>& gate, V next_cell) {
   return tanh(next_cell) * gate.output;
 }
 
-// From the gradients of h' and c' to those of the gates before their activation and, in place of
-// that of c', to that of c. The slopes follow from the values: s (1 - s), 1 - t^2, elu + 1.
+// Maps the gradients of h' and c' to those of the gates before their activation. `grad_cell` holds
+// the gradient of c' and is overwritten with that of c. The derivatives follow from the values:
+// s (1 - s), 1 - t^2, elu + 1.
 template <typename T, typename V>
 DETOPS_HD Lltm<V> gradient(const Lltm<V>& gate, V next_cell, V grad_state, V& grad_cell) {
   const V t = tanh(next_cell);

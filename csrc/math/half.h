@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-// The two 16-bit formats as bare bits, for code that knows no PyTorch.
+// The two 16-bit formats as bare bits, for code that does not include PyTorch.
 namespace detops {
 
 struct Half {
@@ -16,7 +16,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// Arithmetic is done in float32 at least.
+// The type of arithmetic on T: at least float32 for floating types.
 template <typename T>
 using accumulate_t =
     std::conditional_t<std::is_same_v<T, double> || std::is_same_v<T, int32_t>, T, float>;
@@ -39,8 +39,8 @@ inline float to_float(float x) { return x; }
 inline double to_float(double x) { return x; }
 inline float to_float(BFloat16 x) { return bits_float(uint32_t(x.bits) << 16); }
 
-// Exponent and fraction, shifted into place, are off by a factor of 2^112, which also makes
-// subnormals right; infinity and NaN then need the top exponent.
+// Exponent and fraction, shifted into position, are too small by a factor of 2^112. Multiplying by
+// it is right for subnormals too. Infinity and NaN then need the top exponent.
 inline float to_float(Half x) {
   const float scaled = bits_float(uint32_t(x.bits & 0x7fffu) << 13) * 0x1p112f;
   uint32_t u = float_bits(scaled);

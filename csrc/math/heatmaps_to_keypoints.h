@@ -3,16 +3,16 @@
 
 #include "host_device.h"
 
-// "Mask R-CNN" (He et al., 2017), section 5: a heat map is enlarged to the pixels of its box, and
-// the largest of them is the keypoint. Columns are enlarged first, and all sums have one order, so
-// that every backend takes the same pixel.
+// "Mask R-CNN" (He et al., 2017), section 5: a heatmap is enlarged to the pixels of its box, and
+// the largest pixel is the keypoint. Columns are enlarged first and all sums have a fixed order, so
+// that every backend selects the same pixel.
 namespace detops::math {
 
-// Pixels in a cell, along an axis, that are told apart: a heat map has nothing finer to tell, and
-// what is searched is bounded.
+// The most pixels per cell and axis that are searched: a heatmap has no finer detail, and the limit
+// bounds the search.
 constexpr int64_t kFinestCell = 16;
 
-// One axis of a box: its length, at least a pixel, and the pixels that it is searched by.
+// One axis of a box: its length, at least one pixel, and the number of pixels that are searched.
 template <typename T>
 struct HeatmapAxis {
   T first, side;
@@ -22,22 +22,22 @@ struct HeatmapAxis {
       : first(first), side(last - first), pixels(1), cells(cells) {
     if (side < 1) side = 1;
     const int64_t most = kFinestCell * cells;
-    // A NaN is found in one pixel.
+    // A NaN length gets one pixel.
     if (side > 1) pixels = side < T(most) ? static_cast<int64_t>(ceil(side)) : most;
   }
 
-  // Where the centre of a pixel lies.
+  // Returns the position of a pixel's centre.
   DETOPS_HD T at(int64_t pixel) const { return first + (T(pixel) + T(0.5)) * (side / T(pixels)); }
 };
 
-// The four cells around a pixel's centre. Beyond the border, its value goes on.
+// The four cells around a pixel's centre. Beyond the border, the border value is repeated.
 template <typename T>
 struct CubicTaps {
   int64_t cell[4];
   T weight[4];
 
   // "Cubic convolution interpolation for digital image processing" (Keys, 1981), equation 15, with
-  // the slope that PyTorch and OpenCV take, a = -0.75.
+  // the parameter a = -0.75 of PyTorch and OpenCV.
   DETOPS_HD CubicTaps(const HeatmapAxis<T>& axis, int64_t pixel) {
     const T a = T(-0.75);
     const T x = (T(pixel) + T(0.5)) * (T(axis.cells) / T(axis.pixels)) - T(0.5);
@@ -59,7 +59,7 @@ DETOPS_HD T weighted(T a, T b, T c, T d, const T* weight) {
   return ((a * weight[0] + b * weight[1]) + c * weight[2]) + d * weight[3];
 }
 
-// A pixel and its value. Of equals the first counts, and a NaN is larger than anything.
+// A pixel and its value. The first of equal values wins, and NaN is larger than any number.
 template <typename T>
 struct Peak {
   T value;

@@ -5,20 +5,22 @@
 #include <cstdint>
 #include <type_traits>
 
-// Everything in csrc/math compiles for host and device and knows no PyTorch. A value that decides
-// a result (a comparison with NaN, an empty range, an overlap with nothing) is decided here only.
-// A file that ends in .inl is included in namespace math by a header, and once per instruction set
-// by the CPU kernels: a function works on vectors only if it is compiled for them. In it T is a
-// number, V that number or a vector of it, I an integer or a vector of it.
+// Everything in csrc/math compiles for host and device, without PyTorch. Edge cases that decide a
+// result (a comparison with NaN, an empty range, an empty intersection) are settled only here. Each
+// .inl file is included by a header, in namespace math, and by the CPU kernels, once per
+// instruction set: functions work on vectors only if they are compiled for that instruction set. In
+// these files T is a scalar type, V is T or a vector of T, and I is an integer type or a vector of
+// one.
 #if defined(__CUDACC__)
 #define DETOPS_HD __host__ __device__ __forceinline__
 #else
-// These are always inlined: the CPU kernels call some of them with vectors for numbers.
+// Always inlined: the CPU kernels call some of these functions with vectors instead of scalars.
 #define DETOPS_HD inline __attribute__((always_inline))
 #endif
 
-// The first is for functions that call their template argument's members, which one side alone has;
-// the second is for lambdas that host functions of both backends give to the for_each of theirs.
+// DETOPS_ONE_SIDE marks functions that call members of their template argument, which exist only on
+// the host or only on the device. DETOPS_EACH marks lambdas in host functions of both backends,
+// which pass them to their backend's for_each.
 #if defined(__CUDACC__)
 #define DETOPS_ONE_SIDE __device__ __forceinline__
 #define DETOPS_EACH __device__
@@ -29,8 +31,8 @@
 
 namespace detops::math {
 
-// Comparisons written out, so that host and device treat NaN alike: a NaN in `a` yields `a`, a NaN
-// in `b` yields `a` as well.
+// The comparisons are written out so that host and device treat NaN alike: a NaN in either argument
+// yields `a`.
 template <typename T>
 DETOPS_HD T max(T a, T b) {
   return a < b ? b : a;
@@ -41,8 +43,8 @@ DETOPS_HD T min(T a, T b) {
   return b < a ? b : a;
 }
 
-// Calls run(std::integral_constant<E, e>()) for that one of the constants which `value` is, or the
-// last: on the host.
+// Calls run(std::integral_constant<E, e>()) with the constant e that equals `value`, or with the
+// last one. Host only.
 template <auto first, auto... rest, typename Run>
 void with_constant(decltype(first) value, const Run& run) {
   if constexpr (sizeof...(rest) > 0) {
@@ -51,7 +53,7 @@ void with_constant(decltype(first) value, const Run& run) {
   run(std::integral_constant<decltype(first), first>());
 }
 
-// Of the width of T, on the host and on a device.
+// Overloads for the width of T, on the host and on the device.
 using std::abs, std::atan, std::ceil, std::cos, std::exp, std::expm1, std::floor, std::log;
 using std::log1p, std::remquo, std::round, std::sin, std::sqrt, std::tanh;
 

@@ -3,56 +3,59 @@
 
 #include "host_device.h"
 
-// Gives each row a column of its own so that the sum of the costs is least, where there are at
-// least as many columns as rows: shortest augmenting paths, in float64. "A Shortest Augmenting Path
-// Algorithm for Dense and Sparse Linear Assignment Problems" (Jonker and Volgenant, 1987), for
-// matrices of any shape "On implementing 2D rectangular assignment algorithms" (Crouse, 2016).
+// Assigns each row its own column so that the sum of the costs is least. There must be at least as
+// many columns as rows. The method is shortest augmenting paths, in float64: "A Shortest Augmenting
+// Path Algorithm for Dense and Sparse Linear Assignment Problems" (Jonker and Volgenant, 1987), and
+// for matrices of any shape "On implementing 2D rectangular assignment algorithms" (Crouse, 2016).
 //
-// Every column has a price, and rows prefer the column whose cost and price are least together. A
-// column without an owner has the price that all had at first.
+// Every column has a price. A row prefers the column with the least sum of cost and price. A column
+// without an owner still has its initial price.
 namespace detops::math::assignment {
 
-// A cost beyond it, or none at all, makes a pair that is never matched. Sums of as many costs as a
-// matrix has, and of what stands in for such a cost, are finite.
+// A pair whose cost exceeds this magnitude or is NaN is never matched. The limit keeps sums of all
+// costs of a matrix finite, including the costs that replace those of such pairs.
 constexpr double kMostCost = 1e200;
 
 DETOPS_HD bool is_cost(double x) { return x >= -kMostCost && x <= kMostCost; }
 
-// Stands for a pair that is never matched: one more of these outweighs all that can be saved
-// elsewhere, so their number is the least that there can be. `least` and `most` are of the others.
+// Returns the cost of a pair that is never matched. One more of these outweighs any saving
+// elsewhere, so a solution has as few of them as possible. `least` and `most` are the extremes of
+// the other costs.
 DETOPS_HD double forbidden_cost(double least, double most, int rows) {
   const double magnitude = max(abs(least), abs(most));
   return most + rows * (most - least) + (magnitude > 0 ? magnitude : 1);
 }
 
-// The least sum of cost and price of a row, the second least, and a column that has the least one.
+// The least and the second least sum of cost and price in a row, and a column with the least sum.
 struct Offer {
   double least, second;
   int column;
 };
 
-// The end of the shortest path.
+// The column at which the shortest path ends, and the path's length.
 struct Nearest {
   double distance;
   int column;
 };
 
-// Rows may take this many columns each, on average, before the others look for paths.
+// Limits the claims of columns to this many per row, on average. The rows that are left without a
+// column search for paths.
 constexpr int kClaims = 4;
 
-// Of equals, columns without an owner come first, then the lowest index. `Columns` has
+// Among equal sums, columns without an owner come first, then the lowest index. `Columns` provides
 //   cost(row, column), price(column), owner(column), column(row): owner and column are -1 for none;
-//   offer(row);
-//   give(column, row, price): takes the column from its owner, if it has one;
-//   open(row): the nearest column by the costs and prices of a row, with which all paths begin;
-//   close(nearest): a path goes on from there, and no other comes to it;
-//   relax(row, passed): the nearest open column, by paths that may now end with this row;
-//   settle(distance): raises the prices of closed columns by what they are nearer than that;
-//   extend(column, row): each row on the path from `row` to the column takes the next column.
+//   offer(row): returns the row's Offer;
+//   give(column, row, price): also takes the column from its owner, if it has one;
+//   open(row): starts all paths at the row and returns the nearest column by its costs and prices;
+//   close(nearest): removes the column from the open ones: a path continues from it;
+//   relax(row, passed): adds paths whose last row is this one, at its costs plus the prices minus
+//     `passed`, and returns the nearest open column;
+//   settle(distance): raises the price of each closed column by `distance` minus its own distance;
+//   extend(column, row): assigns to each row on the path from `row` to `column` the next column.
 template <typename Columns>
 DETOPS_ONE_SIDE void solve(Columns& columns, int rows) {
-  // A row takes the column that it prefers, from its owner if need be, and raises the price until
-  // it has no preference left.
+  // A row claims the column that it prefers, from its owner if it has one, and raises the price
+  // until the second best column is as good.
   int64_t claims = int64_t(kClaims) * rows;
   for (int row = 0; row < rows; ++row) {
     for (int claimant = row; claimant >= 0 && claims > 0; --claims) {

@@ -6,8 +6,8 @@
 #include "roi.h"
 #include "roi_pool.h"
 
-// The largest of bilinear samples that lie on a grid: the maximum's form of RoIAlign ("Mask R-CNN",
-// He et al., 2017, section 3), and the borders of "BorderDet" (Qiu et al., 2020, section 3.2).
+// The maximum of bilinear samples on a grid: RoIAlign with max pooling ("Mask R-CNN", He et al.,
+// 2017, section 3), and the borders of "BorderDet" (Qiu et al., 2020, section 3.2).
 namespace detops::math {
 
 // Samples of one axis at origin, origin + step, ...
@@ -19,14 +19,14 @@ struct SampleLine {
   DETOPS_HD T at(int64_t i) const { return origin + T(i) * step; }
 };
 
-// Those of bin `p` of a RoI.
+// Returns the samples of bin `p` of a RoI.
 template <typename T>
 DETOPS_HD SampleLine<T> bin_line(const RoIAxis<T>& axis, int64_t p) {
   const T step = axis.count > 0 ? axis.bin / axis.count : T(0);
   return {axis.start + T(p) * axis.bin + step / 2, step, static_cast<int64_t>(axis.count)};
 }
 
-// Calls visit(i, taps) for the samples that count on a map `size` pixels long.
+// Calls visit(i, taps) for the samples that contribute on a feature map of `size` pixels.
 template <typename T, typename Visit>
 DETOPS_HD void visit_line(const SampleLine<T>& line, int64_t size, Visit&& visit) {
   int64_t first = 0, last = line.count;
@@ -40,19 +40,20 @@ DETOPS_HD void visit_line(const SampleLine<T>& line, int64_t size, Visit&& visit
   }
 }
 
-// What stands for the coordinate of a sample that is not on the map: there it has no pixels.
+// The coordinate of a sample off the feature map: it reads no pixels there.
 constexpr double kOffMap = -2;
 
-// A sample by its numbers on the two lines, -1 for one that is not on the map.
+// A sample's value and its indices on the two lines, or -1 for a sample off the feature map.
 template <typename T>
 struct LargestSample {
   T value;
   int64_t row, col;
 };
 
-// As for RoI pooling, the first of equals is taken, a NaN is passed over, and where nothing exceeds
-// -infinity the first sample on the map is taken. Samples that are not on it are worth 0 and come
-// last; so does a grid without samples. read(row, col) gives a pixel.
+// As in RoI pooling, the first of equal samples wins, NaN is skipped, and if nothing exceeds
+// -infinity the result is the first sample on the feature map. Samples off the feature map have the
+// value 0 and come last. A grid without samples has the value 0, too. read(row, col) returns a
+// pixel.
 template <typename T, typename Read>
 DETOPS_HD LargestSample<T> largest_sample(const SampleLine<T>& rows, const SampleLine<T>& cols,
                                           int64_t height, int64_t width, Read&& read) {
@@ -72,15 +73,15 @@ DETOPS_HD LargestSample<T> largest_sample(const SampleLine<T>& rows, const Sampl
   return best.row < 0 ? first : best;
 }
 
-// Where the samples of a border are: one of the lines has one place, and a step of 0, the other all
-// of them.
+// The samples of a border. One of the lines has a single sample and a step of 0, the other has all
+// samples.
 template <typename T>
 struct Border {
   SampleLine<T> rows, cols;
 };
 
-// Borders are 0 top, 1 left, 2 bottom, 3 right; the first two begin at (x1, y1), the others at
-// (x2, y2) and run back. `box` is (x1, y1, x2, y2) in pixels of the map.
+// Borders are 0 top, 1 left, 2 bottom, 3 right. The first two begin at (x1, y1); the others begin
+// at (x2, y2) and run back. `box` is (x1, y1, x2, y2) in pixels of the feature map.
 template <typename T>
 DETOPS_HD Border<T> border_of(const T* box, int64_t border, int64_t pool_size) {
   const bool back = border >= 2, across = border % 2 == 0;
@@ -91,7 +92,7 @@ DETOPS_HD Border<T> border_of(const T* box, int64_t border, int64_t pool_size) {
   return {row, col};
 }
 
-// The place of sample `i`; one that is none is not on the map.
+// Computes the position of sample `i`. An invalid index gives a position off the feature map.
 template <typename T>
 DETOPS_HD void border_sample(const T* box, int64_t border, int64_t pool_size, int64_t i, T& y,
                              T& x) {

@@ -20,10 +20,10 @@ DETOPS_HD V intersection(const math::Box<V>& a, const math::Box<V>& b) {
   return max(V{}, w) * max(V{}, h);
 }
 
-// The ratio of an intersection to a union, or to the area of a box.
+// Returns the ratio of an intersection to a union, or to the area of a box.
 template <typename V>
 DETOPS_HD V iou(V meet, V all) {
-  // Most pairs do not meet: a comparison costs less than a division.
+  // Most pairs are disjoint, and a comparison costs less than a division.
   if constexpr (std::is_arithmetic_v<V>) {
     if (!(meet > V{})) return V{};
   }
@@ -31,13 +31,14 @@ DETOPS_HD V iou(V meet, V all) {
   return where((meet > V{}) & (ratio == ratio), ratio);
 }
 
-// NaN where a number is NaN or infinite, otherwise 0.
+// Returns NaN if a coordinate is NaN or infinite, otherwise 0.
 template <typename V>
 DETOPS_HD V not_finite(const math::Box<V>& b) {
   return (b.x1 - b.x1) + (b.y1 - b.y1) + (b.x2 - b.x2) + (b.y2 - b.y2);
 }
 
-// What is added to the denominators of losses, and to the diagonal of any; alpha's has eps.
+// Returns the constant that is added to the denominators of losses, and to the squared diagonal
+// with or without `loss`. The denominator of alpha always gets eps.
 template <math::Overlap kind, bool loss, typename T>
 DETOPS_HD T least_of(T eps) {
   return loss && kind == math::Overlap::kCIoU ? T(1e-7) : eps;
@@ -69,14 +70,14 @@ DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>&
   return diou - finite_or_zero(v / (T(1) - iou + v + eps) * v);
 }
 
-// d max(a, b) / da: the subgradient at a tie is shared, as torch.maximum does.
+// d max(a, b) / da. A tie gives half of the gradient to each argument, as in torch.maximum.
 template <typename T, typename V>
 DETOPS_HD V max_slope(V a, V b) {
   return where(a > b, V{} + T(1)) + where(a == b, V{} + T(0.5));
 }
 
-// Along one axis: the intersection is min(a2, b2) - max(a1, b1) wide, the hull max(a2, b2) -
-// min(a1, b1).
+// Along one axis, the width of the intersection is min(a2, b2) - max(a1, b1), and that of the hull
+// is max(a2, b2) - min(a1, b1). `inner` and `outer` are their gradients.
 template <typename T, typename V>
 DETOPS_HD void side_gradients(V a1, V a2, V b1, V b2, V inner, V outer, V& da1, V& da2, V& db1,
                               V& db2) {
@@ -94,7 +95,7 @@ DETOPS_HD void area_gradient(const math::Box<V>& b, C sound, V grad, math::Box<V
   db.x1 -= to_width, db.x2 += to_width, db.y1 -= to_height, db.y2 += to_height;
 }
 
-// Of atan(width / height).
+// Adds the gradient of atan(width / height).
 template <typename V>
 DETOPS_HD void angle_gradient(const math::Box<V>& b, V grad, math::Box<V>& db) {
   const V w = b.x2 - b.x1, h = b.y2 - b.y1, square = w * w + h * h;
@@ -103,8 +104,9 @@ DETOPS_HD void angle_gradient(const math::Box<V>& b, V grad, math::Box<V>& db) {
   db.x1 -= to_width, db.x2 += to_width, db.y1 -= to_height, db.y2 += to_height;
 }
 
-// grad * d overlap(a, b) / da and / db, added to da and db. With r = I / U:
-// dr = (dI (1 + r) - r (d area_a + d area_b)) / U; of r = I / A it is (dI - r d area_a) / A.
+// Adds grad * d overlap(a, b) / da to da, and grad * d overlap(a, b) / db to db.
+// With r = I / U: dr = (dI (1 + r) - r (d area_a + d area_b)) / U.
+// With r = I / A: dr = (dI - r d area_a) / A.
 template <math::Overlap kind, typename T, bool loss = false, typename V>
 DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second,
                                 T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
@@ -117,13 +119,13 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
   const V all = kOfFirst ? first.area : first.area + second.area - meet;
   const V whole = loss ? all + least : all;
   const auto finite = all - all == V{};
-  // Flat where the boxes do not meet, and where the ratio is defined as 0: a union, or area, that
-  // is not a positive finite number.
+  // The gradient of the ratio is 0 if the boxes are disjoint, or if the ratio is defined as 0: the
+  // union, or area, is not positive and finite.
   const auto meets = (w > V{}) & (h > V{});
   const auto solid = meets & finite & (all > V{});
   const V ratio = where(solid, meet / whole);
   const V to_meet = where(solid, kOfFirst ? grad / whole : grad / whole * (T(1) + ratio));
-  // To the sides of the intersection and of the hull, and to the areas of the two boxes.
+  // Gradients of the sides of the intersection and of the hull, and of the areas of the two boxes.
   V to_w = where(solid, to_meet * h), to_h = where(solid, to_meet * w), to_cw{}, to_ch{};
   V to_area = where(solid, -grad / whole * ratio);
   const V cw = max(a.x2, b.x2) - min(a.x1, b.x1);
@@ -172,7 +174,7 @@ DETOPS_HD V overlap_loss(const math::OverlapBox<V>& a, const math::OverlapBox<V>
   return T(1) - overlap<kind, T, true>(a, b, eps) + (not_finite(a.box) + not_finite(b.box));
 }
 
-// A derivative that overflows counts as 0: an inverted box of 1e30 must not end a training.
+// Replaces an overflowing derivative by 0: an inverted box of 1e30 must not end a training run.
 template <typename V>
 DETOPS_HD math::Box<V> finite_or_zero(const math::Box<V>& b) {
   return {finite_or_zero(b.x1), finite_or_zero(b.y1), finite_or_zero(b.x2), finite_or_zero(b.y2)};

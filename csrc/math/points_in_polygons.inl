@@ -3,8 +3,9 @@
 
 namespace inside {
 
-// Of a point (x, y) and a side of a polygon. `crossed`: a ray from the point to the right crosses
-// the side, which has its lower end and not its upper one. `met`: the point lies on the side.
+// Tests the point (x, y) against one side of a polygon. Toggles `crossed` if a ray from the point
+// to the right crosses the side, which includes its lower end but not its upper one. Sets `met` if
+// the point lies on the side.
 template <typename V>
 DETOPS_HD void look(V x, V y, V x1, V y1, V x2, V y2, decltype(V{} < V{})& crossed,
                     decltype(V{} < V{})& met) {
@@ -15,7 +16,7 @@ DETOPS_HD void look(V x, V y, V x1, V y1, V x2, V y2, decltype(V{} < V{})& cross
   met = met | ((turn == V{}) & (along <= V{}));
 }
 
-// By the corners, four of each.
+// Returns whether the point (x, y) lies inside the quadrilateral with the corners (xs[i], ys[i]).
 template <typename V>
 DETOPS_HD auto within(V x, V y, const V* xs, const V* ys) {
   auto crossed = V{} < V{}, met = V{} < V{};

@@ -3,46 +3,46 @@
 
 #include "overlap.h"
 
-// Polygons by their corners, in double whatever the tensors hold. "Left" and "counter-clockwise"
-// are those of axes x right, y up.
+// Polygons given by their corners, in double for every dtype of the tensors. "Left" and
+// "counter-clockwise" assume an x axis to the right and a y axis upwards.
 namespace detops::math {
 
 struct Point {
   double x, y;
 };
 
-// Positive where b is on the left of the line from o to a: twice the area of the triangle.
+// Twice the area of the triangle, positive if b is on the left of the line from o to a.
 DETOPS_HD double cross(Point o, Point a, Point b) {
   return (a.x - o.x) * (b.y - o.y) - (b.x - o.x) * (a.y - o.y);
 }
 
-// Relative to the first corner: as exact far from the origin as at it.
+// Computed relative to the first corner, so that it is as exact far from the origin as near it.
 DETOPS_HD double area(const Point* corners, int count) {
   double twice = 0;
   for (int i = 2; i < count; ++i) twice += cross(corners[0], corners[i - 1], corners[i]);
   return 0.5 * twice;
 }
 
-// 0, or NaN where a coordinate is not finite.
+// Returns 0, or NaN if a coordinate is not finite.
 DETOPS_HD double not_finite(const Point* points, int count) {
   double sum = 0;
   for (int i = 0; i < count; ++i) sum += (points[i].x - points[i].x) + (points[i].y - points[i].y);
   return sum;
 }
 
-constexpr int kSetPoints = 9;                // of a point set
-constexpr int kHullPoints = kSetPoints + 4;  // at most: those of a set and a quadrilateral
+constexpr int kSetPoints = 9;                // points of a point set
+constexpr int kHullPoints = kSetPoints + 4;  // at most: a point set and a quadrilateral
 
-// The corners of a convex hull, counter-clockwise from the lowest (of those the leftmost), and
-// which points they are: of equal points the first.
+// The corners of a convex hull, counter-clockwise from the lowest (the leftmost of these), and the
+// index of the point at each corner: the first of equal points.
 struct Hull {
   Point at[kHullPoints];
   int of[kHullPoints];
   int count;
 };
 
-// "Another efficient algorithm for convex hulls in two dimensions" (Andrew, 1979). No point between
-// two corners is one. For finite points.
+// "Another efficient algorithm for convex hulls in two dimensions" (Andrew, 1979). Points on a side
+// between two corners are dropped. All points must be finite.
 DETOPS_HD Hull convex_hull(const Point* points, int count) {
   int order[kHullPoints], distinct = 0;
   for (int i = 0; i < count; ++i) {
@@ -82,8 +82,8 @@ DETOPS_HD Hull convex_hull(const Point* points, int count) {
   return hull;
 }
 
-// A quadrilateral, counter-clockwise. It may be concave; of one whose sides cross, the triangles
-// count by how they turn.
+// A quadrilateral, counter-clockwise. It may be concave. If its sides cross, its triangles count
+// with the sign of their orientation.
 struct Quad {
   Point at[4];
 };
@@ -102,15 +102,15 @@ DETOPS_HD Quad quad(const T* corners) {
 
 DETOPS_HD double area(const Quad& q) { return area(q.at, 4) + not_finite(q.at, 4); }
 
-// A convex polygon, counter-clockwise, that counts with its sign.
+// A convex polygon, counter-clockwise. Its area is multiplied by `sign`.
 struct Part {
   Point at[4];
   int count;
   double sign;
 };
 
-// Convex parts whose sum is the quadrilateral: itself, or the triangles on both sides of a
-// diagonal, of which one may count negative. Their number.
+// Splits a quadrilateral into signed convex parts: the quadrilateral itself, or the triangles on
+// both sides of a diagonal, one of which may be negative. Returns the number of parts.
 DETOPS_HD int convex_parts(const Quad& q, Part* parts) {
   bool convex = true;
   for (int i = 0; i < 4; ++i) {
@@ -129,7 +129,7 @@ DETOPS_HD int convex_parts(const Quad& q, Part* parts) {
   return 2;
 }
 
-// Area of what two convex polygons have in common: the corners of one, cut by the other's sides
+// Area of the intersection of two convex polygons: one is clipped by the sides of the other
 // ("Reentrant polygon clipping", Sutherland and Hodgman, 1974).
 DETOPS_HD double convex_intersection(const Point* corners, int count, const Part& by) {
   constexpr int kMost = kSetPoints + 2 * 4;
@@ -143,7 +143,7 @@ DETOPS_HD double convex_intersection(const Point* corners, int count, const Part
     int length = 0;
     Point last = from[count - 1];
     double last_left = cross(p, q, last);
-    // Rounding alone could make more corners than there is room for.
+    // Only rounding errors could produce more than kMost corners.
     for (int i = 0; i < count && length + 2 <= kMost; ++i) {
       const Point next = from[i];
       const double left = cross(p, q, next);
@@ -170,7 +170,7 @@ DETOPS_HD double intersection(const Hull& hull, const Quad& q) {
   return max(common, 0.0);
 }
 
-// Is `a` the first in an order of all quadrilaterals?
+// Returns whether `a` precedes `b` in a fixed order of all quadrilaterals.
 DETOPS_HD bool comes_first(const Quad& a, const Quad& b) {
   for (int i = 0; i < 4; ++i) {
     if (a.at[i].x != b.at[i].x) return a.at[i].x > b.at[i].x;
@@ -179,8 +179,8 @@ DETOPS_HD bool comes_first(const Quad& a, const Quad& b) {
   return false;
 }
 
-// Which one cuts the other does not depend on the order of the arguments, so neither does the
-// result.
+// The clipping quadrilateral is chosen regardless of the order of the arguments, so the result does
+// not depend on that order.
 DETOPS_HD double intersection(const Quad& first, const Quad& second) {
   const bool swap = comes_first(second, first);
   Part of_a[2], of_b[2];
@@ -196,27 +196,27 @@ DETOPS_HD double intersection(const Quad& first, const Quad& second) {
   return max(common, 0.0);
 }
 
-// At most 1; NaN where there is no value.
+// At most 1; NaN if the ratio has no value.
 DETOPS_HD double iou(const Quad& a, const Quad& b, Base base = Base::kUnion) {
   const double of_a = area(a), of_b = area(b);
   const double common = min(intersection(a, b), min(of_a, of_b)) + (of_b - of_b);
   return common / (base == Base::kUnion ? of_a + of_b - common : of_a);
 }
 
-// The one comparison that decides suppression: IoU, rounded to T, strictly above the threshold. An
-// IoU that has no value suppresses nothing.
+// The only test that decides suppression: the IoU, rounded to T, must be strictly above the
+// threshold. An IoU without a value does not suppress.
 template <typename T>
 DETOPS_HD bool suppresses(const Quad& a, const Quad& b, double threshold) {
   return static_cast<double>(static_cast<T>(iou(a, b))) > threshold;
 }
 
-// Whether a point lies within a quadrilateral: by the even-odd rule, so that of one whose sides
-// cross both triangles are within. A point on a side is not, and neither is one with a NaN; nothing
-// is in a quadrilateral with a number that is not finite.
+// Point-in-quadrilateral test by the even-odd rule: if the sides cross, both triangles are inside.
+// A point on a side is outside, and so is a point with a NaN. A quadrilateral with a coordinate
+// that is not finite contains no points.
 
 #include "points_in_polygons.inl"
 
-// The corners (x, y) of four, or NaN.
+// Writes the coordinates of the four corners, or NaN for all if one of them is not finite.
 template <typename T>
 DETOPS_HD void finite_corners(const T* numbers, double* x, double* y) {
   double missing = 0;

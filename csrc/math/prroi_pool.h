@@ -4,13 +4,14 @@
 #include "host_device.h"
 
 // "Acquisition of Localization Confidence for Accurate Object Detection" (Jiang et al., 2018),
-// section 3.3 (Precise RoI pooling). A bin's value is the mean of the bilinear surface over it, the
-// exact integral: a product of one rule for rows and one for columns, of which this is one.
+// section 3.3 (Precise RoI pooling). A bin's value is the mean of the bilinear surface over it, an
+// exact integral. It is a product of one rule for rows and one for columns; this file implements
+// the rule of one axis.
 namespace detops::math {
 
 template <typename T>
 struct PrRoIAxis {
-  T start;  // of the RoI, in pixels of the feature map; pixel i is at i
+  T start;  // of the RoI, in pixels of the feature map; pixel i is at coordinate i
   T bin;    // size of one bin; 0 for an empty, inverted, infinite or NaN RoI
 };
 
@@ -21,8 +22,9 @@ DETOPS_HD PrRoIAxis<T> prroi_axis(T low, T high, T spatial_scale, int64_t pooled
   return {start, finite && bin > 0 ? bin : T(0)};
 }
 
-// How much of [low, high] lies between the pixels `i` and `i` + 1, and, times that, how far towards
-// the second one. From the difference of the ends, so that short bins lose no precision.
+// `length` is the length of the part of [low, high] between the pixels `i` and `i` + 1.
+// `towards_next` is that length times its mean distance from pixel `i`. Both use the difference of
+// the ends, so that short bins lose no precision.
 template <typename T>
 DETOPS_HD void between_pixels(T low, T high, T i, T& length, T& towards_next) {
   const T from = max(low - i, T(0)), to = min(high - i, T(1));
@@ -30,14 +32,15 @@ DETOPS_HD void between_pixels(T low, T high, T i, T& length, T& towards_next) {
   towards_next = length * (from + to) / 2;
 }
 
-// The bilinear surface at `x` weights pixel `i` so.
+// The weight of pixel `i` in the bilinear surface at `x`.
 template <typename T>
 DETOPS_HD T tent(T x, T i) {
   return max(T(1) - abs(x - i), T(0));
 }
 
-// Calls visit(index, weight, slope_low, slope_high) for the pixels of bin `p` on a map `size`
-// pixels long that lie in [low, high]. The slopes are those of the weight as the bin's ends move.
+// Calls visit(index, weight, slope_low, slope_high) for the pixels of bin `p` that lie in
+// [low, high] on a feature map of `size` pixels. The slopes are the derivatives of the weight with
+// respect to the bin's ends.
 template <typename T, typename Visit>
 DETOPS_HD void visit_slopes(const PrRoIAxis<T>& axis, int64_t p, int64_t size, double low,
                             double high, Visit&& visit) {
@@ -64,7 +67,8 @@ DETOPS_HD void visit_pixels(const PrRoIAxis<T>& axis, int64_t p, int64_t size, d
   });
 }
 
-// The slopes of a weight as the two coordinates of the box grow, out of those of the bin's ends.
+// Converts the derivatives of a weight with respect to the ends of bin `p` to derivatives with
+// respect to the two coordinates of the box.
 template <typename T>
 DETOPS_HD void slopes_of_box(T slope_low, T slope_high, int64_t p, int64_t pooled, T spatial_scale,
                              T& by_low, T& by_high) {
@@ -73,7 +77,7 @@ DETOPS_HD void slopes_of_box(T slope_low, T slope_high, int64_t p, int64_t poole
   by_high = spatial_scale * (slope_low * first + slope_high * last);
 }
 
-// How many pixels a bin visits at most.
+// The most pixels that a bin can visit.
 template <typename T>
 DETOPS_HD int64_t most_pixels(const PrRoIAxis<T>& axis) {
   return axis.bin < T(1 << 20) ? static_cast<int64_t>(axis.bin) + 3 : 1 << 20;

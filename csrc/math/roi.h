@@ -4,12 +4,12 @@
 #include "bilinear.h"
 
 // "Mask R-CNN" (He et al., 2017), section 3 (RoIAlign). A bin's value is the mean of bilinear
-// samples on a regular grid, so it is a product of one rule for rows and one for columns; this file
-// gives the rule of one axis, and both backends build the two-dimensional op from it.
+// samples on a regular grid, so it is a product of one rule for rows and one for columns. This file
+// implements the rule of one axis, and both backends build the two-dimensional op from it.
 namespace detops::math {
 
-// A sample count above this is not held exactly by a float32; a bin so wide that it needs one
-// (over 1.6e7 pixels) has a mean of 0 to within rounding, and is defined as empty.
+// float32 cannot represent every sample count above this. A bin that needs more samples (over 1.6e7
+// pixels wide) has a mean of 0 to within rounding, and is defined as empty.
 constexpr double kMaxSamples = 1 << 24;
 
 template <typename T>
@@ -19,7 +19,7 @@ struct RoIAxis {
   T count;  // samples per bin; 0 for an adaptive RoI that is empty, inverted, infinite or NaN
 };
 
-// `sampling_ratio` <= 0 takes about one sample a pixel.
+// `sampling_ratio` <= 0 means about one sample per pixel.
 template <typename T>
 DETOPS_HD RoIAxis<T> roi_axis(T start, T size, int64_t pooled, int64_t sampling_ratio) {
   const T bin = size / T(pooled);
@@ -27,8 +27,8 @@ DETOPS_HD RoIAxis<T> roi_axis(T start, T size, int64_t pooled, int64_t sampling_
   return {start, bin, count > 0 && double(count) <= kMaxSamples ? count : T(0)};
 }
 
-// One axis of a RoI [low, high] in image pixels. Not `aligned`: no half-pixel shift, and at least
-// one pixel wide (the first published form).
+// One axis of a RoI [low, high] in image pixels. If not `aligned`, there is no half-pixel shift,
+// and the RoI is at least one pixel wide (the first published form).
 template <typename T>
 DETOPS_HD RoIAxis<T> roi_axis(T low, T high, T spatial_scale, bool aligned, int64_t pooled,
                               int64_t sampling_ratio) {
@@ -39,10 +39,10 @@ DETOPS_HD RoIAxis<T> roi_axis(T low, T high, T spatial_scale, bool aligned, int6
 }
 
 // Narrows [first, last) to the samples i for which origin + (i + 0.5) * step can lie in
-// [low, high]. Two samples of slack on both sides: the caller makes the exact decision.
+// [low, high], with two samples of slack on both sides. The caller makes the exact decision.
 DETOPS_HD void clip_samples(double origin, double step, double low, double high, int64_t& first,
                             int64_t& last) {
-  constexpr double kLeastStep = 1e-3;  // below, nothing is gained
+  constexpr double kLeastStep = 1e-3;  // clipping gains nothing for smaller steps
   if (!(step >= kLeastStep || step <= -kLeastStep)) return;
   const double to_low = (low - origin) / step, to_high = (high - origin) / step;
   const double from = (step > 0 ? to_low : to_high) - 2.5;
@@ -55,9 +55,10 @@ DETOPS_HD void clip_samples(double origin, double step, double low, double high,
   if (to < double(last)) last = static_cast<int64_t>(to);
 }
 
-// Calls visit(x, taps) for the samples of bin `p` that count on a map `size` pixels long. Those
-// that cannot reach the map are passed over, so the cost is O(size + a few) even where an adaptive
-// RoI is 1e7 pixels wide. Where there are many, samples outside [low, high] may be left out.
+// Calls visit(x, taps) for the samples of bin `p` that contribute on a feature map of `size`
+// pixels. Samples that cannot reach the feature map are skipped, so the cost is O(size + a few)
+// even if an adaptive RoI is 1e7 pixels wide. If there are many, samples outside [low, high] may be
+// skipped.
 template <typename T, typename Visit>
 DETOPS_HD void visit_bin_samples(const RoIAxis<T>& axis, int64_t p, int64_t size, double low,
                                  double high, Visit&& visit) {
@@ -83,9 +84,9 @@ DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, doubl
   });
 }
 
-// Calls visit(index, weight) for what give(add) adds by add(index, weight), but once for a pixel
-// that is added several times, or, where the axis runs backwards, twice: samples come in order and
-// read a pixel and its neighbour, so what was read before is one of the last two.
+// Merges the taps that give(add) reports by add(index, weight), and calls visit(index, weight) once
+// per pixel, or at most twice if the axis runs backwards. Samples come in order and read a pixel
+// and its neighbour, so a pixel that was read before is one of the last two.
 template <typename T, typename Give, typename Visit>
 DETOPS_HD void merge_taps(Give&& give, Visit&& visit) {
   int64_t last = -1, before = -1;
@@ -107,14 +108,14 @@ DETOPS_HD void merge_taps(Give&& give, Visit&& visit) {
   if (last >= 0) visit(last, of_last);
 }
 
-// As visit_taps, pixel by pixel.
+// Like visit_taps, but merges the taps of each pixel.
 template <typename T, typename Visit>
 DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, double low,
                             double high, Visit&& visit) {
   merge_taps<T>([&](auto&& add) { visit_taps(axis, p, size, low, high, add); }, visit);
 }
 
-// How many pixels a bin visits at most.
+// The most pixels that a bin can visit.
 template <typename T>
 DETOPS_HD int64_t most_pixels(const RoIAxis<T>& axis) {
   const int64_t taps = 2 * static_cast<int64_t>(axis.count);
@@ -125,7 +126,7 @@ DETOPS_HD int64_t most_pixels(const RoIAxis<T>& axis) {
 // Pyramid level of a RoI, "Feature Pyramid Networks" (Lin et al., 2017), equation 1:
 // floor(canonical_level + log2(sqrt(area) / canonical_scale) + 1e-6), within [0, levels) after
 // subtracting `first_level`. Written with comparisons and correctly rounded operations instead of
-// log2, so that every device puts a RoI on the same level.
+// log2, so that every device assigns a RoI to the same level.
 template <typename T>
 DETOPS_HD int64_t roi_level(T x1, T y1, T x2, T y2, double canonical_scale, int64_t canonical_level,
                             int64_t first_level, int64_t levels) {

@@ -4,8 +4,8 @@
 #include "roi.h"
 
 // "Arbitrary-Oriented Scene Text Detection via Rotation Proposals" (Ma et al., 2018) pools rotated
-// boxes; with RoIAlign's samples, a bin's value is the mean of a regular grid that is turned about
-// the box's centre. Each axis of that grid is a RoIAxis in coordinates of the box.
+// boxes. With the samples of RoIAlign, a bin's value is the mean of a regular grid that is rotated
+// about the box's centre. Each axis of that grid is a RoIAxis in coordinates of the box.
 namespace detops::math {
 
 template <typename T>
@@ -15,8 +15,8 @@ struct RotatedRoI {
   T cos, sin;
 };
 
-// Of an angle in degrees. Quarter turns are exact, so that no sample on the edge of the map comes
-// to lie beyond it by a rounding.
+// Computes sine and cosine of an angle in degrees. Quarter turns are exact, so that rounding never
+// moves a sample on the edge of the feature map beyond it.
 template <typename T>
 DETOPS_HD void sine_cosine(T angle, T& sine, T& cosine) {
   constexpr double kDegree = 3.14159265358979323846 / 180;
@@ -33,7 +33,7 @@ DETOPS_HD void sine_cosine(T angle, T& sine, T& cosine) {
 }
 
 // `box` is (cx, cy, w, h, angle) in image pixels and degrees, counter-clockwise where the y axis
-// points down. Pixel centres match: half a pixel comes off the centre.
+// points down. Pixel centres are aligned: half a pixel is subtracted from the centre.
 template <typename T>
 DETOPS_HD RotatedRoI<T> rotated_roi(const T* box, T spatial_scale, int64_t pooled_height,
                                     int64_t pooled_width, int64_t sampling_ratio) {
@@ -48,7 +48,7 @@ DETOPS_HD RotatedRoI<T> rotated_roi(const T* box, T spatial_scale, int64_t poole
           sine};
 }
 
-// No sample of the RoI lies outside.
+// Returns a rectangle that contains all samples of the RoI.
 template <typename T>
 DETOPS_HD Rectangle bounds(const RotatedRoI<T>& roi) {
   const double x = roi.x, y = roi.y, sine = abs(roi.sin), cosine = abs(roi.cos);
@@ -59,8 +59,8 @@ DETOPS_HD Rectangle bounds(const RotatedRoI<T>& roi) {
   return {y - half_y, y + half_y, x - half_x, x + half_x};
 }
 
-// Calls visit(y, x) for the samples of bin (ph, pw) that lie in `reach` and, maybe, for others. The
-// cost is O(area of `reach`) even where an adaptive RoI is 1e7 pixels wide.
+// Calls visit(y, x) for the samples of bin (ph, pw) that lie in `reach`, and possibly for others.
+// The cost is O(area of `reach`) even if an adaptive RoI is 1e7 pixels wide.
 template <typename T, typename Visit>
 DETOPS_HD void visit_samples(const RotatedRoI<T>& roi, int64_t ph, int64_t pw,
                              const Rectangle& reach, Visit&& visit) {
@@ -99,22 +99,22 @@ DETOPS_HD void visit_samples(const RotatedRoI<T>& roi, int64_t ph, int64_t pw,
 }
 
 // "ReDet" (Han et al., 2021), section 3.3 (RiRoI Align): a rotated RoI is pooled, and then its
-// channels, of which there is one for each of several orientations, are switched by its angle.
-// Orientation o of the result is `keep` times orientation o + first of what was pooled and `share`
-// times o + second, cyclically; both are in [0, orientations).
+// channels, one for each of several orientations, are cyclically shifted by its angle. Orientation
+// o of the result is `keep` times pooled orientation o + first plus `share` times pooled
+// orientation o + second, cyclically. Both `first` and `second` are in [0, orientations).
 template <typename T>
 struct OrientationSwitch {
   int64_t first, second;
   T keep, share;
 
-  // The transpose, from a gradient of the result to one of what was pooled.
+  // Returns the transpose, which maps a gradient of the result to one of the pooled channels.
   DETOPS_HD OrientationSwitch transposed(int64_t orientations) const {
     return {(orientations - first) % orientations, (orientations - second) % orientations, keep,
             share};
   }
 };
 
-// Of an angle in degrees. One that is not finite has no samples, and switches nothing.
+// `angle` is in degrees. A RoI whose angle is not finite has no samples, and nothing is switched.
 template <typename T>
 DETOPS_HD OrientationSwitch<T> orientation_switch(T angle, int64_t orientations) {
   const double turns = double(angle) / 360;
@@ -126,8 +126,9 @@ DETOPS_HD OrientationSwitch<T> orientation_switch(T angle, int64_t orientations)
   return {first, (first + 1) % orientations, T(1) - share, share};
 }
 
-// The RoI as roi_align_rotated takes it, in pixels of the map: no half pixel comes off the centre,
-// and no side is shorter than a pixel.
+// Converts a RoI to the input of roi_align_rotated, in pixels of the feature map. Adding half a
+// pixel to the centre cancels the half pixel that is subtracted there. Each side is at least one
+// pixel.
 template <typename T>
 DETOPS_HD void place_riroi(const T* roi, T spatial_scale, bool clockwise, T* to) {
   to[0] = roi[0];

@@ -3,8 +3,8 @@
 
 #include "roi.h"
 
-// "Fast R-CNN" (Girshick, 2015), section 2.1 (RoI pooling). Corners are rounded to whole pixels, a
-// bin is a range of them, and again rows and columns are settled apart from each other.
+// "Fast R-CNN" (Girshick, 2015), section 2.1 (RoI pooling). Corners are rounded to whole pixels,
+// and a bin is a range of pixels. As in roi.h, rows and columns are independent of each other.
 namespace detops::math {
 
 template <typename T>
@@ -13,7 +13,7 @@ struct PoolAxis {
   T bin;         // size of one bin; 0 for an infinite or NaN RoI
 };
 
-// Pixels, or bins, [begin, end).
+// A range [begin, end) of pixels or bins.
 struct PixelRange {
   int64_t begin, end;
 
@@ -24,8 +24,8 @@ DETOPS_HD bool same(const PixelRange& a, const PixelRange& b) {
   return a.begin == b.begin && a.end == b.end;
 }
 
-// One axis of a RoI [low, high] in image pixels, at least one pixel wide. `last` is 1 where the
-// pixel of `high` belongs to the RoI, and 0 where the RoI ends before it.
+// One axis of a RoI [low, high] in image pixels, at least one pixel wide. `last` is 1 if the pixel
+// of `high` belongs to the RoI, and 0 if the RoI ends before it.
 template <typename T>
 DETOPS_HD PoolAxis<T> pool_axis(T low, T high, T spatial_scale, int last, int64_t pooled) {
   const double start = double(round(low * spatial_scale));
@@ -35,7 +35,7 @@ DETOPS_HD PoolAxis<T> pool_axis(T low, T high, T spatial_scale, int last, int64_
   return {start, finite ? bin : T(0)};
 }
 
-// The pixels of bin `p`, within [0, size).
+// Returns the pixels of bin `p` that lie in [0, size).
 template <typename T>
 DETOPS_HD PixelRange bin_range(const PoolAxis<T>& axis, int64_t p, int64_t size) {
   if (axis.bin == 0) return {0, 0};
@@ -45,24 +45,24 @@ DETOPS_HD PixelRange bin_range(const PoolAxis<T>& axis, int64_t p, int64_t size)
           static_cast<int64_t>(min(max(end, 0.0), double(size)))};
 }
 
-// The cell of `cells` that bin p of `pooled` belongs to, and the bins of cell i.
+// Of `pooled` bins and `cells` cells, returns the cell of bin p, or the bins of cell i.
 DETOPS_HD int64_t cell_of(int64_t p, int64_t pooled, int64_t cells) { return p * cells / pooled; }
 DETOPS_HD PixelRange bins_of_cell(int64_t i, int64_t pooled, int64_t cells) {
   const auto first = [&](int64_t cell) { return (cell * pooled + cells - 1) / cells; };
   return {first(i), first(i + 1)};
 }
 
-// Whether `value` takes the place of `best`, which starts at -infinity. Pixels come row by row, so
-// the first of equals stays. A NaN is passed over. A bin in which nothing exceeds -infinity is
-// worth its first pixel.
+// Returns whether `value` replaces `best`, which starts at -infinity. Pixels come row by row, so
+// the first of equal values stays. NaN is skipped. A bin in which nothing exceeds -infinity has the
+// value of its first pixel.
 template <typename T>
 DETOPS_HD bool exceeds(T value, T best) {
   return value > best;
 }
 
-// Calls visit(index, weight) for the mean of bin `p`, as for RoIAlign: for the pixels in [low,
-// high]. A position-sensitive bin ends before the last pixel of the map: torchvision's rule, and
-// its users' trained weights'.
+// Calls visit(index, weight) for the mean of bin `p`, as for RoIAlign, and only for the pixels in
+// [low, high]. A position-sensitive bin ends before the last pixel of the feature map: torchvision
+// has this rule, and weights trained with it depend on it.
 template <typename T, typename Visit>
 DETOPS_HD void visit_taps(const PoolAxis<T>& axis, int64_t p, int64_t size, double low, double high,
                           Visit&& visit) {

@@ -6,24 +6,24 @@
 // Rotated boxes: (cx, cy, w, h, angle) in pixels and degrees, counter-clockwise in an image whose y
 // axis points down. The side w runs along (cos, -sin), the side h along (sin, cos).
 //
-// All of it is computed in double, from operations that every device and instruction set rounds
-// alike: an overlap has the same bits everywhere.
+// Everything is computed in double, with operations that every device and instruction set rounds
+// alike, so an overlap has the same bits everywhere.
 namespace detops::math {
 
-// A box with what depends on it alone. V is double or, in CPU kernels, a vector of it.
+// A box and the values that depend on it alone. V is double or, in CPU kernels, a vector of double.
 template <typename V>
 struct RotatedBox {
   V x, y;  // of the centre
   V half_w, half_h;
   V cos, sin;
-  V area;    // 0 where a side is not positive; NaN where a number is not finite
-  V unused;  // makes it a line of cache, and a square to transpose
+  V area;    // 0 if a side is not positive; NaN if an element is not finite
+  V unused;  // pads a box to one cache line, and to 8 elements for square transposes
 };
 
-// The library's sines differ between host and device. The reduction to at most 45 degrees is exact,
-// so that quarter turns are, too; the series are Taylor's.
+// The standard sine and cosine differ between host and device. Here, the reduction to at most 45
+// degrees is exact, and so are quarter turns. The polynomials are Taylor series.
 DETOPS_HD void sin_cos_of_degrees(double degrees, double& sin, double& cos) {
-  if (!(degrees > -1e9 && degrees < 1e9)) degrees = ::fmod(degrees, 360.0);  // exact as well
+  if (!(degrees > -1e9 && degrees < 1e9)) degrees = ::fmod(degrees, 360.0);  // also exact
   if (degrees != degrees) {
     sin = cos = degrees;
     return;
@@ -44,7 +44,7 @@ DETOPS_HD void sin_cos_of_degrees(double degrees, double& sin, double& cos) {
   cos = turn == 0 ? c : (turn == 1 ? -s : (turn == 2 ? -c : s));
 }
 
-// From cx, cy, w, h, angle.
+// `b` is (cx, cy, w, h, angle).
 template <typename T>
 DETOPS_HD RotatedBox<double> rotated_box(const T* b) {
   RotatedBox<double> box{};
@@ -62,31 +62,31 @@ DETOPS_HD RotatedBox<double> rotated_box(const T* b) {
 
 #include "rotated_box.inl"
 
-// The one comparison that decides suppression: IoU, rounded to T, strictly above the threshold. An
-// IoU that has no value suppresses nothing.
+// The only test that decides suppression: the IoU, rounded to T, must be strictly above the
+// threshold. An IoU without a value does not suppress.
 template <typename T>
 DETOPS_HD bool suppresses(const RotatedBox<double>& a, const RotatedBox<double>& b,
                           double threshold) {
   return static_cast<double>(static_cast<T>(rotated::iou(a, b))) > threshold;
 }
 
-// How the overlap of two rotated boxes changes with their numbers. An intersection changes where
-// the border of a box lies within the other one: by the length of that part, times how fast it
-// moves along its normal. So the derivative needs the two ends of each side's part within the other
-// box, and no corners of the intersection. Of a side that lies exactly on one of the other box half
-// of the length counts, the mean of what moving it either way would give: at boxes that coincide
-// the derivative of the IoU is 0. It is also 0 wherever boxes do not overlap, or a box has no area.
+// The derivative of the overlap of two rotated boxes. The intersection changes where the border of
+// one box lies within the other, by the length of that part times its speed along its normal. So
+// the derivative needs the two ends of the part of each side within the other box, and no corners
+// of the intersection. A side that lies exactly on a side of the other box counts with half its
+// length, the mean of moving it either way, so the derivative of the IoU of coinciding boxes is 0.
+// It is also 0 if the boxes do not overlap or a box has no area.
 
-// By each number of a box; the angle's in degrees.
+// The derivative with respect to each element of a box; for the angle, per degree.
 struct RotatedGradient {
   double x = 0, y = 0, w = 0, h = 0, angle = 0;
 };
 
 namespace rotated {
 
-// The part of a side, place + s * along for s in [-1, 1], in |x| <= half_w and |y| <= half_h.
+// The part of a side, place + s * along for s in [-1, 1], within |x| <= half_w and |y| <= half_h.
 struct SidePart {
-  double begin = -1, end = 1, weight = 1;  // a weight of 0: none
+  double begin = -1, end = 1, weight = 1;  // weight 0: no part
 
   DETOPS_HD void cut(double place, double along, double half) {
     if (along == 0) {
@@ -102,18 +102,18 @@ struct SidePart {
   DETOPS_HD double length() const { return end > begin ? weight * (end - begin) : 0; }
 };
 
-// What the area of the intersection changes by with b's numbers.
+// Returns the derivative of the intersection area with respect to the elements of b.
 DETOPS_HD RotatedGradient intersection_gradient(const RotatedBox<double>& a,
                                                 const RotatedBox<double>& b) {
   double cos = a.cos * b.cos + a.sin * b.sin, sin = b.sin * a.cos - b.cos * a.sin;
-  // Of quarter turns exactly, so that sides which coincide are seen to.
+  // Makes quarter turns exact, so that coinciding sides are recognized.
   if (sin == 0) cos = cos < 0 ? -1 : 1;
   if (cos == 0) sin = sin < 0 ? -1 : 1;
   const double dx = b.x - a.x, dy = b.y - a.y;
   const double x = dx * a.cos - dy * a.sin, y = dx * a.sin + dy * a.cos;  // in a's frame
   RotatedGradient to;
   double to_x = 0, to_y = 0;
-  // The two sides across u, w's direction, and the two across v, that of h.
+  // The two sides across u, the direction of w, and the two across v, the direction of h.
   for (int i = 0; i < 4; ++i) {
     const bool across_u = i < 2;
     const double sign = i % 2 == 0 ? 1 : -1;
@@ -128,7 +128,7 @@ DETOPS_HD RotatedGradient intersection_gradient(const RotatedBox<double>& a,
     to_x += normal_x * length;
     to_y += normal_y * length;
     (across_u ? to.w : to.h) += 0.5 * length;
-    // A turn moves the place s by s * half along the normal, the sides across v the other way.
+    // A rotation moves point s by s * half along the normal, on sides across v the other way.
     const double turned = 0.5 * length * half * (part.begin + part.end);
     to.angle += (across_u ? sign : -sign) * turned;
   }
@@ -147,7 +147,7 @@ DETOPS_HD void put(const RotatedGradient& area, double of_area, double to_w, dou
   to[4] = static_cast<T>(of_area * area.angle);
 }
 
-// grad times the derivative of iou(a, b, base).
+// Writes grad times the derivatives of iou(a, b, base) with respect to a and b.
 template <typename T>
 DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double>& b, Base base,
                             double grad, T* to_a, T* to_b) {
@@ -166,14 +166,14 @@ DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double
 
 }  // namespace rotated
 
-// "R3Det" (Yang et al., 2021), section 3.3 (feature refinement module): the features at the places
-// of a box are added to those of the pixel that the box was found at.
+// "R3Det" (Yang et al., 2021), section 3.3 (feature refinement module): the features at points of a
+// box are added to those of the pixel at which the box was found.
 
 constexpr int64_t kMostBoxPoints = 5;
 
-// Calls visit(y, x) for the centre of a box and, with 5 points, its corners, in pixels of the map.
-// `box` is (cx, cy, w, h, angle) in image pixels and degrees, counter-clockwise where the y axis
-// points down.
+// Calls visit(y, x) for the centre of a box and, with 5 points, its corners, in pixels of the
+// feature map. `box` is (cx, cy, w, h, angle) in image pixels and degrees, counter-clockwise where
+// the y axis points down.
 template <typename T, typename Visit>
 DETOPS_HD void visit_box_points(const T* box, T spatial_scale, int64_t points, Visit&& visit) {
   const T x = box[0] * spatial_scale, y = box[1] * spatial_scale;

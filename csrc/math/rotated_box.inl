@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// See host_device.h. This comes after overlap.inl.
+// See host_device.h. Include this after overlap.inl.
 
 namespace rotated {
 
@@ -8,13 +8,13 @@ DETOPS_HD V magnitude(V x) {
   return x < V{} ? -x : x;
 }
 
-// NaN yields `high`.
+// A NaN x yields `high`.
 template <typename V>
 DETOPS_HD V clamp(V x, V low, V high) {
   return max(low, min(high, x));
 }
 
-// Does `a` come first in an order of all boxes?
+// Returns whether `a` precedes `b` in a fixed order of all boxes.
 template <typename V>
 DETOPS_HD auto comes_first(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b) {
   auto first = a.y > b.y;
@@ -25,11 +25,12 @@ DETOPS_HD auto comes_first(const math::RotatedBox<V>& a, const math::RotatedBox<
   return (a.half_w > b.half_w) | ((a.half_w == b.half_w) & first);
 }
 
-// Along the line from (x, y) to (x + dx, y + dy), as far as |y| <= half_h: the integral of x,
-// clamped to |x| <= half_w, by y; divided by dy / 2. The line has up to three pieces, before,
-// within and after the clamp's limits, on each of which the mean of x is that of its ends. per_x
-// and per_y are 1 / dx and 1 / dy; where these are infinite, the numbers on a line parallel to an
-// axis can become NaN, for which any place within the line does.
+// Follows the line from (x, y) to (x + dx, y + dy) as far as |y| <= half_h, and integrates x,
+// clamped to |x| <= half_w, over y. The result is divided by dy / 2. The line has up to three
+// pieces: before, within and after the limits of the clamp. On each piece, the mean of x is the
+// mean of its two ends. per_x and per_y are 1 / dx and 1 / dy. On a line parallel to an axis, where
+// they can be infinite, the limits along the line may become NaN. Any position on the line is right
+// then.
 template <typename V>
 DETOPS_HD V clamped_integral(V x, V y, V dx, V per_x, V per_y, V half_w, V half_h) {
   const V one = V{} + 1;
@@ -44,11 +45,11 @@ DETOPS_HD V clamped_integral(V x, V y, V dx, V per_x, V per_y, V half_w, V half_
   return from * ((enter - begin) + (leave - begin)) + to * ((end - enter) + (end - leave));
 }
 
-// Area of the overlap. In the frame of one box, that box is |x| <= w / 2, |y| <= h / 2, and Green's
-// theorem gives the area of what it cuts from the other one as the integral of x, clamped to the
-// box, by y along the other's sides: no vertices to sort, no case to tell from another, and nothing
-// that a small change of a box could make jump. Which box gives the frame does not depend on the
-// order of the arguments, so neither does the result.
+// Area of the intersection. In its own frame, one box is |x| <= w / 2, |y| <= h / 2. By Green's
+// theorem, the area that it cuts from the other box is the integral over y, along the sides of the
+// other box, of x clamped to the first box. This needs no sorted vertices and no distinction of
+// cases, and the result is continuous: it never jumps when a box changes slightly. The choice of
+// the frame does not depend on the order of the arguments, so neither does the result.
 template <typename V>
 DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBox<V>& second) {
   const auto swap = comes_first(second, first);
@@ -56,16 +57,16 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   const V a_sin = swap ? second.sin : first.sin, b_sin = swap ? first.sin : second.sin;
   const V a_w = swap ? second.half_w : first.half_w, b_w = swap ? first.half_w : second.half_w;
   const V a_h = swap ? second.half_h : first.half_h, b_h = swap ? first.half_h : second.half_h;
-  // The difference first: far from the origin, the numbers are as exact as at it.
+  // The centres are subtracted first, so that results are as exact far from the origin as near it.
   const V dx = swap ? first.x - second.x : second.x - first.x;
   const V dy = swap ? first.y - second.y : second.y - first.y;
   const V cos = a_cos * b_cos + a_sin * b_sin, sin = b_sin * a_cos - b_cos * a_sin;
 
-  // Centre and half sides of b in a's frame, and the centre of a in b's.
+  // The centre and half sides of b in the frame of a, and the offset of the centres in that of b.
   const V x = dx * a_cos - dy * a_sin, y = dx * a_sin + dy * a_cos;
   const V ux = b_w * cos, uy = -(b_w * sin), vx = b_h * sin, vy = b_h * cos;
   const V qx = dx * b_cos - dy * b_sin, qy = dx * b_sin + dy * b_cos;
-  // Boxes that a side of one of them separates have nothing in common, not even what is rounded.
+  // If a side of one box separates the two, the area is exactly 0, not a rounding error.
   const V c = magnitude(cos), s = magnitude(sin);
   const auto meet_x = magnitude(x) < a_w + magnitude(ux) + magnitude(vx);
   const auto meet_y = magnitude(y) < a_h + magnitude(uy) + magnitude(vy);
@@ -82,14 +83,14 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   return meet ? max(V{}, area) : V{};
 }
 
-// The denominator of an overlap; NaN if an element of either box is not finite.
+// Returns the denominator of an overlap; NaN if an element of either box is not finite.
 template <typename V>
 DETOPS_HD V base_area(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b, V common,
                       math::Base base) {
   return base == math::Base::kUnion ? a.area + b.area - common : a.area + (b.area - b.area);
 }
 
-// At most 1; NaN where the base is not a positive finite number.
+// At most 1; NaN if the base is not positive and finite.
 template <typename V>
 DETOPS_HD V iou(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b,
                 math::Base base = math::Base::kUnion) {

@@ -5,16 +5,16 @@
 
 namespace detops::math {
 
-constexpr int kMaxDims = 64;  // PyTorch's own limit
+constexpr int kMaxDims = 64;  // the limit in PyTorch
 
-// The shape of a tensor and how far apart, in elements, neighbours along each dimension lie.
+// The shape and strides of a tensor, in elements.
 struct Strided {
   int64_t sizes[kMaxDims];
   int64_t strides[kMaxDims];
   int dims;
 };
 
-// Where the element number `index`, counted row by row, is stored.
+// Returns the storage offset of the element with row-major index `index`.
 DETOPS_HD int64_t offset_of(const Strided& s, int64_t index) {
   int64_t offset = 0;
   for (int d = s.dims - 1; d >= 0; --d) {

@@ -9,13 +9,14 @@
 // and Gabruseva, 2021), section 3, in float64.
 namespace detops::math {
 
-// How the confidence of a fused box comes from those of its members. With c the members' scores
-// times the weights of their models, w these weights, T models, n members:
+// Formulas for the confidence of a fused box. T is the number of models, n that of the members, w
+// are the weights of the members' models, and c the members' scores times w. With overflow, kAvg
+// uses n instead of min(n, T).
 enum class Confidence {
-  kAvg,                 // sum(c) / n, times min(n, T) / sum of all weights; n / that with overflow
+  kAvg,                 // sum(c) / n * min(n, T) / sum of all weights
   kMax,                 // max(c) / the largest weight
-  kBoxAndModelAvg,      // sum(c) / sum(w), times the weights of the models it has over those of all
-  kAbsentModelAwareAvg  // sum(c) / (sum(w) + the weights of the models that it lacks)
+  kBoxAndModelAvg,      // sum(c) / sum(w) * sum of the weights of its models / sum of all weights
+  kAbsentModelAwareAvg  // sum(c) / (sum(w) + sum of the weights of the models that it lacks)
 };
 
 inline Confidence confidence_of(std::string_view conf_type) {
@@ -25,7 +26,7 @@ inline Confidence confidence_of(std::string_view conf_type) {
                                           : Confidence::kAbsentModelAwareAvg;
 }
 
-// The models that take part.
+// The weights of the models whose boxes are fused.
 struct FusedModels {
   static constexpr int kMost = 64;
   double weights[kMost];
@@ -37,7 +38,7 @@ struct FusedModels {
     for (int i = 1; i < count; ++i) most = max(most, weights[i]);
     return most;
   }
-  // Of those that have a bit.
+  // Sums the weights of the models whose bit is set.
   DETOPS_HD double sum_of(uint64_t models) const {
     double sum = 0;
     for (int i = 0; i < count; ++i) sum += models >> i & 1 ? weights[i] : 0;
@@ -52,27 +53,27 @@ FusedModels fused_models(const Weights& weights) {
   return models;
 }
 
-// A model's box, with its score times the model's weight.
+// A box of a model. `confidence` is its score times the weight of the model.
 struct FusionMember {
   Box<double> box;
   double confidence;
   int model;
 };
 
-// Whether a box takes part at all.
+// Returns whether a box is fused at all.
 DETOPS_HD bool takes_part(const Box<double>& box, double score, double least_score) {
   const double size = area(box);
   return box.x2 > box.x1 && box.y2 > box.y1 && size - size == 0 && score >= least_score &&
          score > 0 && score - score == 0;
 }
 
-// Boxes that were fused.
+// The result of fusing some boxes, the members.
 struct FusedBox {
-  Box<double> box;                  // the mean of the members, weighted by their confidence
-  Box<double> sum;                  // of their coordinates, so weighted
+  Box<double> box;                  // the mean of the members, weighted by their confidences
+  Box<double> sum;                  // of their weighted coordinates
   double confidence, weight, most;  // sums of c and w; the largest c
   int64_t members;
-  uint64_t models;  // a bit for each
+  uint64_t models;  // one bit per model
 
   DETOPS_HD void begin(const FusionMember& m, const FusedModels& all) {
     *this = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Calls an op by its name alone, as a program does that runs an exported model.
+// Calls an op by name only, as a program that runs an exported model does.
 #include <torch/csrc/stable/ops.h>
 
 #include <cstdio>

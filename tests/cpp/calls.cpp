@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Each kind of argument and result that detops/ops.h has; that calls keep no memory; and what they
-// say where they are refused.
+// Tests each kind of argument and result in detops/ops.h, that calls do not leak memory, and the
+// messages of rejected calls.
 #include <detops/ops.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -36,7 +36,7 @@ std::string refused(const std::function<void()>& call) {
   return "nothing";
 }
 
-// Pages of memory in use.
+// Returns the number of resident pages of this process.
 int64_t pages() {
   int64_t size = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> size >> resident;
@@ -62,14 +62,14 @@ int main() {
   EXPECT(detops::nms(boxes, scores, 0.5).numel() == 3);  // empty boxes do not overlap
   EXPECT(first(detops::axpy(scores, scores)) == 1.5f);
   EXPECT(first(detops::roi_align(map, rois, 1, 2, 2, 1, true)) == 3);
-  // Optional tensors, there and not, with several results.
+  // Optional tensors, present and absent, with several results.
   const auto [keep, count] = detops::nms_padded(boxes, scores, std::nullopt, 0.5, 5);
   EXPECT(keep.size(0) == 5 && count.const_data_ptr<int64_t>()[0] == 3);
   EXPECT(std::get<0>(detops::nms_padded(boxes, scores, labels, 0.5, 4)).size(0) == 4);
-  // Text.
+  // Strings.
   const auto naive = [&] { return detops::soft_nms(boxes, scores, 0.3, 0.5, 1e-3, "naive"); };
   EXPECT(std::get<1>(naive()).numel() == 3);
-  // Lists of tensors and of numbers, and a list that comes back.
+  // Lists of tensors and of numbers, and a list as a result.
   const auto pyramid = [&] {
     return detops::multiscale_roi_align({map, map}, rois, {1, 0.5}, 1, 1);
   };
@@ -79,7 +79,7 @@ int main() {
                                                  {4, 2}, -1, false, 224, 4);
   };
   EXPECT(grads().size() == 2 && grads()[1].size(3) == 2);
-  // Lists of a fixed length, flags among them; more results than arguments.
+  // Lists of a fixed length, some of flags, and more results than arguments.
   const auto convolved = [&] { return detops::deform_conv2d(map, offset, {}, weight, bias); };
   EXPECT(first(convolved()) == 7);
   const auto derived = [&] {
@@ -90,7 +90,7 @@ int main() {
   EXPECT(first(std::get<4>(derived())) == 48);
   EXPECT(std::get<1>(detops::masks_to_rle(filled({1, 2, 2}, 1, ScalarType::Bool))).numel() == 1);
 
-  // Errors: a contract's, of an argument of the wrong kind, and PyTorch's own.
+  // Errors: from a contract, for an argument of the wrong kind, and from PyTorch itself.
   const auto wrong = [&] { detops::nms(rois, scores, 0.5); };
   EXPECT(refused(wrong) == "detops.nms: boxes must be [N, 4], got [2, 5]");
   EXPECT(refused([&] { detops::soft_nms(boxes, scores, 0.3, 0.5, 1e-3, "mean"); }) ==
@@ -106,6 +106,6 @@ int main() {
   expect_no_leak("tensors", [&] { detops::nms(boxes, scores, 0.5); });
   expect_no_leak("lists", [&] { grads(); });
   expect_no_leak("optionals, flags", [&] { derived(); });
-  // PyTorch 2.11 itself keeps every text.
+  // PyTorch 2.11 leaks every string that it is given.
   if (aoti_torch_abi_version() >> 48 > 0x020b) expect_no_leak("text", [&] { naive(); });
 }

@@ -9,7 +9,7 @@ namespace {
 
 using namespace detops::cpu;
 
-// Three queries of two heads on a map of 5 x 7.
+// Checks three queries of two heads on a feature map of 5 x 7.
 void check_queries(std::mt19937& random, int64_t channels, int64_t samples) {
   using namespace math::attention;
   constexpr int64_t kHeight = 5, kWidth = 7, kPositions = kHeight * kWidth, kHeads = 2;

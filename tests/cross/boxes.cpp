@@ -111,7 +111,7 @@ void check_boxes(std::mt19937& random) {
       check_nms<double>(random, n, 500, threshold);
     }
   }
-  check_nms<float>(random, 33000, 1000, 0.5);  // by several threads
+  check_nms<float>(random, 33000, 1000, 0.5);  // large enough for several threads
   check_overlap(random);
   check_overlap_loss(random);
   check_focal_loss(random);

@@ -10,12 +10,12 @@
 #include "../../csrc/math/box.h"
 #include "../../csrc/tensor.h"
 
-// The CPU half without PyTorch, for which torch.cpp stands in, so that it can be run on another
-// architecture by an emulator: see `make cross-check`. Each file compares some host functions, or
+// Checks of the CPU half without PyTorch. torch.cpp stands in for it, so that an emulator can run
+// them for another architecture (`make cross-check`). Each file compares some host functions, or
 // their kernels, with plain loops.
 namespace detops::cross {
 
-// Counts and reports a failure.
+// Counts and reports a failure if `good` is false.
 void check(bool good, const char* what);
 
 template <typename T>
@@ -34,7 +34,7 @@ std::vector<T> values_of(const Tensor& t) {
   return {data, data + t.numel()};
 }
 
-// Evenly spread from `low` to `high`.
+// Returns uniformly distributed numbers between `low` and `high`.
 template <typename T>
 std::vector<T> numbers(std::mt19937& random, int64_t count, T low, T high) {
   std::uniform_real_distribution<T> spread(low, high);
@@ -43,7 +43,7 @@ std::vector<T> numbers(std::mt19937& random, int64_t count, T low, T high) {
   return result;
 }
 
-// Boxes of sides from 4 to 40 with a corner in [0, reach), [count, 4].
+// Returns `count` boxes with sides from 4 to 40 and the first corner in [0, reach).
 template <typename T>
 std::vector<math::Box<T>> random_boxes(std::mt19937& random, int64_t count, T reach) {
   std::uniform_real_distribution<T> place(0, reach), side(4, 40);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Convolutions of packed weights, directly and by Winograd's algorithm, and gradients of weights.
+// Convolutions with packed weights, direct and by Winograd's algorithm, and weight gradients.
 #include "../../csrc/ops.h"
 #include "check.h"
 
@@ -15,7 +15,7 @@ struct Inputs {
   std::vector<float> map, weight, bias, add;
 };
 
-// Calls run(output, input, weight, product) for each product of pixels and weights.
+// Calls run(output, input, weight), three indices, for each product of a pixel and a weight.
 template <typename Run>
 void each_product(int64_t padding, const Run& run) {
   for (int64_t i = 0; i < kImages * kOutputs * kHeight * kWidth; ++i) {

@@ -9,7 +9,8 @@ namespace {
 
 using namespace detops::cpu;
 
-// A kernel of 2 x 2 without stride or padding on a map of 5 x 6; some samples lie far outside.
+// Checks a 2 x 2 kernel without stride or padding on a feature map of 5 x 6. Some samples lie far
+// outside.
 template <typename A>
 void check_deform(std::mt19937& random, int64_t channels) {
   constexpr int64_t kHeight = 5, kWidth = 6, kPixels = kHeight * kWidth, kSide = 2;

@@ -41,7 +41,7 @@ int main() {
     try {
       cpu::set_cpu_isa(isa);
     } catch (const std::invalid_argument&) {
-      continue;  // not on this processor
+      continue;  // not supported by this processor
     }
     cross::check_all();
     std::printf("%s kernels: %d failures\n", cpu::cpu_isa(), cross::failures);

@@ -13,7 +13,7 @@ template <typename T>
 void check_boxes_of_masks(std::mt19937& random, int64_t width) {
   constexpr int64_t kMasks = 5, kHeight = 5;
   std::vector<T> masks(kMasks * kHeight * width);
-  std::vector<float> expected(4);  // of the first mask, which is empty
+  std::vector<float> expected(4);  // the box of the first mask, which is empty
   for (int64_t i = 1; i < kMasks; ++i) {
     float box[4] = {float(width), float(kHeight), -1, -1};
     for (int k = 0; k < 2; ++k) {
@@ -29,8 +29,8 @@ void check_boxes_of_masks(std::mt19937& random, int64_t width) {
   check(values_of<float>(boxes) == expected, "boxes of masks");
 }
 
-// "0", "4" and so on are runs of 0, 4: see RunLengths. The masks have runs shorter than 16, and so
-// a character each, and at most two of them.
+// "0", "4" and so on are runs of 0, 4: see RunLengths. The masks have at most two runs, all shorter
+// than 16, so that each is one character.
 void check_run_lengths() {
   constexpr int64_t kHeight = 3, kWidth = 5;
   for (int64_t begin = 0; begin < kHeight * kWidth; ++begin) {

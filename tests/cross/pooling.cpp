@@ -14,12 +14,12 @@ namespace {
 using namespace detops::cpu;
 
 constexpr int64_t kRoIs = 4, kHigh = 2, kWide = 4, kBins = kHigh * kWide, kHeight = 9;
-// The last two reach beyond a map, and lie there. Sides and bins are sums of powers of two, so that
-// samples are in the same places in every type.
+// The third box reaches beyond the feature map, the fourth lies outside. Sides and bins are sums of
+// powers of two, so that samples have the same positions in every type.
 const std::vector<float> kBoxes = {0, 1.25f, 0.5f, 7.25f, 6.5f, 0, 2,  3,  2,  3,
                                    0, -4,    2,    4,     30,   0, 90, 90, 98, 98};
 
-// As large as the map of each op: values are small integers, or their quarters.
+// Returns `count` integers below `modulus`, which are exact in every type.
 std::vector<double> integers(int64_t count, int64_t step, int64_t modulus) {
   std::vector<double> values(count);
   for (int64_t i = 0; i < count; ++i) values[i] = double(i * step % modulus);
@@ -44,7 +44,8 @@ std::vector<double> doubles(const Tensor& t) {
 
 Tensor boxes() { return tensor(kBoxes, {kRoIs, 5}); }
 
-// An op whose bins are products of rows and columns. `planes` of the map are each channel's.
+// Checks an op with bins that are products of rows and columns. Each pooled channel has `planes`
+// planes of the feature map.
 template <typename AxisOf, typename Forward, typename Backward>
 void check_products(const Form& form, int64_t planes, const AxisOf& axis_of, const Forward& forward,
                     const Backward& backward, const char* op) {
@@ -153,7 +154,7 @@ void check_roi_pool(const Form& form) {
   check(close(doubles(to_input), to_map, form.tolerance()), "roi_pool_backward");
 }
 
-// Positions to lanes and back.
+// Checks that load_lanes and store_lanes restore the positions.
 template <typename T>
 void check_lanes(int64_t channels, int64_t count) {
   using A = accumulate_t<T>;

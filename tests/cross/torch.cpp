@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A stand-in for LibTorch's C functions, as far as the host functions of the CPU call them: strided
-// tensors in memory, and four threads: real ones with DETOPS_CROSS_THREADS, for `make tsan`; else
-// they run one after another, the last part first.
+// A stand-in for the LibTorch C functions that the CPU host functions call: strided tensors in
+// memory, and four threads. With DETOPS_CROSS_THREADS, for `make tsan`, the threads are real.
+// Otherwise the parts of a loop run one after another, the last part first.
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
@@ -16,7 +16,7 @@
 
 #include "../../csrc/dtype.h"
 
-// All handles of a tensor are one: sizes and strides stay where they are.
+// All handles of a tensor are the same pointer, so its sizes and strides never move.
 struct AtenTensorOpaque {
   std::shared_ptr<char> memory;
   char* data;
@@ -35,7 +35,7 @@ using Strides = std::vector<int64_t>;
   std::abort();
 }
 
-// Calls run(T()) for the type of the elements.
+// Calls run(T()) with the type of the elements.
 template <typename Run>
 void with_type(int32_t dtype, const Run& run) {
   using detops::ScalarType;
@@ -65,7 +65,7 @@ Handle tensor(std::shared_ptr<char> memory, char* data, int64_t dim, const int64
       std::move(memory), data, {sizes, sizes + dim}, {strides, strides + dim}, dtype};
 }
 
-// Calls run(first, second) for the places of each element, in elements, of two tensors.
+// Calls run(first, second) with the offsets of each element in two tensors, counted in elements.
 template <typename Run>
 void each(const Strides& sizes, const Strides& first, const Strides& second, const Run& run,
           size_t d = 0, int64_t a = 0, int64_t b = 0) {
@@ -75,7 +75,7 @@ void each(const Strides& sizes, const Strides& first, const Strides& second, con
   }
 }
 
-// out = bias + left right, where there is a bias.
+// out = bias + left right; bias may be null.
 AOTITorchError product(Handle out, Handle bias, Handle left, Handle right) {
   with_type(out->dtype, [&](auto element) {
     using T = decltype(element);
@@ -99,7 +99,7 @@ AOTITorchError product(Handle out, Handle bias, Handle left, Handle right) {
   return 0;
 }
 
-// The same for each of a batch.
+// The same for each matrix of a batch.
 AOTITorchError products(Handle out, Handle bias, Handle left, Handle right) {
   const auto matrix = [](Handle t, int64_t i) {
     return AtenTensorOpaque{t->memory,
@@ -154,7 +154,7 @@ AOTITorchError aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const
   for (int64_t d = 0; d < dim; ++d) last += std::max<int64_t>(0, sizes[d] - 1) * strides[d];
   const int64_t bytes = (last + 1) * size_of(dtype);
   std::shared_ptr<char> memory(new char[bytes], std::default_delete<char[]>());
-  std::memset(memory.get(), 0xab, bytes);  // what nobody writes is no number that anybody expects
+  std::memset(memory.get(), 0xab, bytes);  // so that checks fail if elements are not written
   return *result = tensor(memory, memory.get(), dim, sizes, strides, dtype), 0;
 }
 AOTITorchError aoti_torch_create_tensor_from_blob(void* data, int64_t dim, const int64_t* sizes,

@@ -1,4 +1,4 @@
-// Tests that the emulation shows what a GPU would leave undefined. Exits with the number of
+// Tests that the emulation reports behaviour that a GPU leaves undefined. Exits with the number of
 // failures; see tests/ops/cuda/test_cuda_emulation.py.
 #include "../emulation/emulation.h"
 
@@ -12,7 +12,7 @@ using namespace detops::cuda::emulation;
 
 namespace {
 
-// What running a kernel on two blocks complains of.
+// Runs a kernel on two blocks and returns the error message, empty for none.
 template <typename Kernel>
 const char* complaint(unsigned threads, const Kernel& kernel) {
   static char message[200];
@@ -32,7 +32,7 @@ void read_before_written() {
     __shared__ T values[64];
     all_nan = all_nan && std::isnan(values[threadIdx.x]);
     __syncthreads();
-    values[threadIdx.x] = 1;  // which the next block must not find
+    values[threadIdx.x] = 1;  // must not be visible to the next block
   });
   EXPECT(all_nan && *message == '\0');
 }
@@ -57,7 +57,7 @@ void votes() {
     vote();
   };
   EXPECT(std::strstr(complaint(64, some_leave), "voted") != nullptr);
-  EXPECT(*complaint(64, vote) == '\0');  // the next kernel is not to blame
+  EXPECT(*complaint(64, vote) == '\0');  // the next kernel reports no error
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-// A program of tests: it reports what is false and exits with the number of failures.
+// For test programs: EXPECT reports a condition that is false, and main() returns `failures`.
 inline int failures = 0;
 
 #define EXPECT(condition)                                                         \

@@ -1,5 +1,5 @@
-// Tests that blocks and threads of CUDA kernels own each piece of the work once. Exits with the
-// number of failures; see tests/ops/cuda/test_cuda_geometry.py.
+// Tests that blocks and threads of CUDA kernels own each piece of the work exactly once. Exits with
+// the number of failures; see tests/ops/cuda/test_cuda_geometry.py.
 #include "../../csrc/cuda/common/geometry.h"
 
 #include <vector>
@@ -22,7 +22,7 @@ void positions(bool last, int64_t n, int64_t c, int64_t h, int64_t w) {
   }
 }
 
-// The first and the last elements, and those around powers of two.
+// Checks the first and the last element and those around powers of two.
 void far_positions(bool last, int64_t n, int64_t c, int64_t h, int64_t w) {
   const Strides s = strides_of(last, c, h, w);
   const int64_t all = n * c * h * w;
@@ -36,7 +36,7 @@ void far_positions(bool last, int64_t n, int64_t c, int64_t h, int64_t w) {
   EXPECT(offset(s, end) == all - 1);
 }
 
-// Every item of every row is in one part, and no part goes beyond its row.
+// Checks that every item of every row is in exactly one part, and that parts stay within their row.
 void parts(int64_t rows, int64_t length, int64_t size) {
   std::vector<int> owners(rows * length);
   for (int64_t i = 0; i < rows * ceil_div(length, size); ++i) {
@@ -47,7 +47,7 @@ void parts(int64_t rows, int64_t length, int64_t size) {
   for (int owner : owners) EXPECT(owner == 1);
 }
 
-// Every pixel is in one tile.
+// Checks that every pixel is in exactly one tile.
 void tiles(int64_t images, int64_t height, int64_t width, int64_t side) {
   const TileGrid grid = tile_grid(images, height, width, side);
   std::vector<int> owners(images * height * width);

@@ -13,7 +13,7 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
-constexpr size_t kStackPages = 64;  // checked memory takes more of them
+constexpr size_t kStackPages = 64;  // AddressSanitizer uses more stack
 #else
 #define ASAN_UNPOISON_MEMORY_REGION(memory, size)
 constexpr size_t kStackPages = 16;
@@ -25,8 +25,8 @@ namespace detops::cuda::emulation {
 #error "EMULATE_CUDA=1 is written for x86-64"
 #endif
 
-// Goes on where `to` was left, and leaves the place to return to in `from`. swapcontext would do,
-// but asks the kernel for the signals each time: ten times slower.
+// Saves the current stack in `from` and resumes the one in `to`. swapcontext would work too, but it
+// makes a system call for the signal mask each time and is ten times slower.
 extern "C" void detops_switch_stack(void** from, void* to);
 asm(R"(
 .text
@@ -55,7 +55,7 @@ unsigned char* dynamic_memory;
 
 namespace {
 
-// Not a power of two, so that the tops of the stacks do not share the sets of a cache.
+// Not a power of two, so that the tops of the stacks fall into different cache sets.
 constexpr size_t kStack = (kStackPages << 12) + 320;
 constexpr unsigned kWarp = 32;
 
@@ -63,7 +63,7 @@ void require(bool condition, const char* message) {
   if (!condition) throw std::runtime_error(message);
 }
 
-// Threads that wait for each other: those of a block, or of a warp.
+// A barrier for the threads of a block or of a warp.
 struct Barrier {
   unsigned members = 0, arrived = 0;
   uint64_t passed = 0;
@@ -76,12 +76,12 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  // Used in turn: when all lanes have come to one array, all have read the other.
+  // Used in turn: once all lanes have reached one array, all have read the other.
   uint64_t values[2][kWarp];
 };
 
 struct Thread {
-  void* top = nullptr;  // of the stack, where it was left
+  void* top = nullptr;  // saved stack pointer
   std::unique_ptr<unsigned char[]> stack{new unsigned char[kStack]};
   bool done = false;
   const Barrier* waits_for = nullptr;
@@ -90,7 +90,7 @@ struct Thread {
   bool ready() const { return !done && (waits_for == nullptr || waits_for->passed >= until); }
 };
 
-// One grid at a time, whoever launches it.
+// Only one grid runs at a time, whichever thread launches it.
 std::mutex running;
 void* scheduler;
 std::vector<std::unique_ptr<Thread>> threads;
@@ -99,10 +99,10 @@ Barrier block;
 unsigned self;
 const std::function<void()>* body_of_kernel;
 bool vote_of_absent;
-thread_local unsigned char in_shared;  // lies among the variables of this kind
+thread_local unsigned char in_shared;  // its address locates the __shared__ variables
 
-// Fills all __shared__ variables of this library with ones, which is NaN to whoever reads what
-// nobody wrote. They are its thread_local ones, of which it has no others.
+// Fills all __shared__ variables of this library with one bits, so that reads of uninitialised
+// memory give NaN. These are all of its thread_local variables: it has no others.
 void poison_shared() {
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void*) {
@@ -129,7 +129,7 @@ void wait(Barrier& barrier) {
   me.waits_for = nullptr;
 }
 
-// A thread that has ended keeps nobody waiting.
+// Removes a thread that has ended from a barrier, so that the other threads can pass it.
 void leave(Barrier& barrier) {
   --barrier.members;
   if (barrier.members > 0 && barrier.arrived == barrier.members) barrier.let_pass();
@@ -146,16 +146,16 @@ void run_thread() {
 void start(Thread& thread) {
   thread.done = false;
   thread.waits_for = nullptr;
-  // The thread before never returned from its first function.
+  // The previous thread on this stack never returned from its first function.
   ASAN_UNPOISON_MEMORY_REGION(thread.stack.get(), kStack);
-  // Six registers, the address that `ret` takes, and one that makes the stack look as after a call.
+  // Six registers, the address for `ret`, and one slot that aligns the stack as after a call.
   auto* top = reinterpret_cast<void**>(thread.stack.get() + kStack) - 8;
   std::fill_n(top, 8, nullptr);
   top[6] = reinterpret_cast<void*>(run_thread);
   thread.top = top;
 }
 
-// Lets each lane of a warp run until it waits; returns whether any could.
+// Runs each lane of a warp until it waits. Returns whether any lane could run.
 bool run_warp(unsigned first, unsigned lanes, bool backwards) {
   bool went_on = false;
   for (unsigned i = 0; i < lanes; ++i) {
@@ -180,7 +180,7 @@ void run_block(unsigned count, bool backwards) {
     bool went_on = false;
     for (unsigned i = 0; i < warps.size(); ++i) {
       const unsigned first = kWarp * (backwards ? warps.size() - 1 - i : i);
-      // A warp goes on as long as it can: its stacks are in the cache.
+      // Runs a warp as long as it can continue: its stacks are in the cache.
       while (run_warp(first, std::min(kWarp, count - first), backwards)) went_on = true;
     }
     require(went_on, "detops: the threads of a block wait at different barriers");

@@ -8,22 +8,22 @@
 #include <functional>
 #include <utility>
 
-// CUDA's words for a host compiler: the kernels of csrc/cuda run on the CPU, a block at a time,
-// each thread of it a fiber. So the index maps, bounds, tiles and barriers that a GPU would run are
-// tested where there is none: EMULATE_CUDA=1 builds a detops whose CPU ops are these kernels.
+// CUDA's keywords and functions for a host compiler. The kernels of csrc/cuda run on the CPU, one
+// block at a time, with a fiber per thread. This tests their index maps, bounds, tiles and barriers
+// without a GPU: EMULATE_CUDA=1 builds a detops whose CPU ops are these kernels.
 //
-// What it cannot show: caches, atomics, the memory model between barriers, speed. What it shows and
-// a GPU would not: a barrier that not all threads reach, a vote of a warp that threads have left,
-// shared memory that is read before it is written, and, when blocks and their threads are run in
-// the opposite order (DETOPS_EMULATION=backwards), results that depend on their order.
+// The emulation does not model caches, atomics, the memory order between barriers, or speed. Unlike
+// a GPU, it detects barriers that some threads do not reach, warp votes after threads have exited,
+// and reads of shared memory before it is written. With DETOPS_EMULATION=backwards it runs blocks
+// and threads in the opposite order, which reveals results that depend on their order.
 
 #define __global__
 #define __noinline__
 #define __device__
 #define __host__
 #define __forceinline__ inline
-// Blocks run one after another on the thread that launches them, so a block's memory may be that
-// thread's. Memory of a thread lies in one piece, which run() fills with NaN before each block.
+// Blocks run one after another on the thread that launches them, so shared memory can be
+// thread_local. These variables are contiguous, and run() fills them with NaN before each block.
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 
@@ -34,7 +34,7 @@ struct dim3 {
 
 namespace detops::cuda::emulation {
 
-// A kernel's body, run by every thread of the grid.
+// Runs a kernel's body in every thread of the grid.
 void run(dim3 blocks, unsigned threads, size_t shared, const std::function<void()>& body);
 
 extern dim3 block_place, block_count, thread_place, thread_count;
@@ -42,8 +42,8 @@ extern unsigned char* dynamic_memory;
 
 void block_barrier();
 
-// Gives every lane the values of its warp's 32. All of them must take part: what a lane that has
-// left would have said is undefined on a GPU.
+// Gives every lane the values of all 32 lanes of its warp. All of them must call it: on a GPU, the
+// value of a lane that has exited is undefined.
 void exchange(uint64_t value, uint64_t (&everyone)[32]);
 
 }  // namespace detops::cuda::emulation

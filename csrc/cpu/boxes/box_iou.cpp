@@ -9,10 +9,10 @@
 namespace detops::cpu {
 namespace {
 
-// Of a matrix, and of lists.
+// Minimum number of pairs per thread: for a matrix, and for lists.
 constexpr int64_t kPairsPerThread = 1 << 15, kListedPerThread = 1 << 13;
 
-// Calls visit(i, box, columns) for each box of the first list and the columns of the second one.
+// Calls visit(i, box, columns) for each box of the first list, with the second list as columns.
 template <math::Overlap kind, typename T, typename Visit>
 void each_row(const BoxLists& lists, const Visit& visit) {
   const int64_t m = lists.second.size(0);
@@ -34,9 +34,9 @@ Buffer<math::OverlapBox<T>> overlap_boxes(const Tensor& boxes) {
   return result;
 }
 
-// grad_a[i] is the sum over j of grad(i, j) * d overlap(a[i], b[j]) / d a[i], or with `swapped` of
-// overlap(b[j], a[i]): one owner per row. Sums are doubles: a row may have thousands of pairs, and
-// what they ask of a side cancels.
+// Sets grad_a[i] to the sum over j of grad(i, j) * d overlap(a[i], b[j]) / d a[i], or with
+// `swapped` of overlap(b[j], a[i]). One thread owns each row. Sums are doubles, because the
+// contributions of thousands of pairs in a row can cancel.
 template <math::Overlap kind, bool swapped, typename T>
 void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
                       const Buffer<math::OverlapBox<T>>& a, int64_t n,
@@ -52,7 +52,7 @@ void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
   });
 }
 
-// Overlaps of matched boxes, or their losses.
+// Computes the overlaps of matched boxes, or their losses.
 template <bool loss>
 void forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, double eps,
              Tensor& output) {

@@ -15,7 +15,7 @@ DETOPS_INLINE math::OverlapBox<Vector<T>> splat_box(const math::OverlapBox<T>& a
   return {splat_box(a.box), splat(a.area), splat(a.angle)};
 }
 
-// One box against `count` others: a row of the matrix.
+// Computes a row of the matrix: one box against `count` others.
 template <math::Overlap kind, typename T>
 void overlap_row(const math::OverlapBox<T>& box, const BoxColumns<T>& others, int64_t count, T eps,
                  T* row) {
@@ -26,13 +26,14 @@ void overlap_row(const math::OverlapBox<T>& box, const BoxColumns<T>& others, in
   }
 }
 
-// The first index of the best IoU of one box with `count` others, at least one, and that IoU.
+// Returns the first index of the largest IoU of one box with `count` >= 1 others. Sets `best` to
+// that IoU.
 template <typename T>
 int64_t overlap_best(const math::OverlapBox<T>& box, const BoxColumns<T>& others, int64_t count,
                      T& best) {
   const math::OverlapBox<Vector<T>> a = splat_box(box);
   Largest<T> largest = larger_than(T(-1));
-  // After the last there are empty boxes, whose IoU of 0 comes too late to be the first.
+  // Empty boxes follow the last one. Their IoU of 0 comes too late to be the first maximum.
   for (int64_t j = 0; j < count; j += kLanes<T>) {
     take<T>(largest, pairwise::overlap<math::Overlap::kIoU, T>(a, load_boxes(others, j), T(0)));
     largest.at += static_cast<lane_index_t<T>>(kLanes<T>);
@@ -40,8 +41,8 @@ int64_t overlap_best(const math::OverlapBox<T>& box, const BoxColumns<T>& others
   return first_of(largest, best);
 }
 
-// So many pairs at a time, a column per coordinate. After the last pair there is what was there
-// before: numbers that nobody reads.
+// kPairs boxes, with one column per coordinate. Elements past the last pair are stale, and their
+// results are discarded.
 constexpr int64_t kPairs = 64;
 template <typename T>
 struct BoxBlock {
@@ -80,7 +81,7 @@ DETOPS_INLINE void store_box(BoxBlock<T>& block, int64_t i, const math::Box<Vect
   store(block.side[3] + i, box.y2);
 }
 
-// Overlaps of the pairs (a[i], b[i]), both [count, 4], or their losses.
+// Computes the overlaps of the pairs (a[i], b[i]), both [count, 4], or their losses.
 template <math::Overlap kind, bool loss, typename T>
 void box_pairs_forward(const T* a, const T* b, int64_t count, T eps, T* values) {
   BoxBlock<T> first{}, second{};
@@ -97,7 +98,7 @@ void box_pairs_forward(const T* a, const T* b, int64_t count, T eps, T* values) 
   }
 }
 
-// Their derivatives.
+// Computes the gradients of box_pairs_forward.
 template <math::Overlap kind, bool loss, typename T>
 void box_pairs_backward(const T* grad, const T* a, const T* b, int64_t count, T eps, T* grad_a,
                         T* grad_b) {

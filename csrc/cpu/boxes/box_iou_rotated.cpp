@@ -10,7 +10,7 @@
 namespace detops::cpu {
 namespace {
 
-// Of a matrix, of lists, and of their gradients.
+// Minimum number of pairs per thread: for a matrix, for lists, and for gradients of lists.
 constexpr int64_t kPairsPerThread = 1 << 14, kListedPerThread = 1 << 10,
                   kGradientsPerThread = 1 << 8;
 

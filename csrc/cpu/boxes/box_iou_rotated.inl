@@ -3,7 +3,7 @@
 
 #include "rotated_boxes.inl"
 
-// One box against `count` others: a row of the matrix.
+// Computes a row of the matrix: one box against `count` others.
 template <math::Base base, typename T>
 void rotated_iou_row(const RotatedBox& box, const RotatedBox* others, const NmsBoxes<float>& bounds,
                      int64_t count, T* row) {
@@ -20,7 +20,7 @@ void rotated_iou_row(const RotatedBox& box, const RotatedBox* others, const NmsB
   flush(pairs, box, others, use, base);
 }
 
-// Box a[i] with box b[i], both [count, 5], as many pairs at a time as a vector holds.
+// Computes the ratios of the pairs (a[i], b[i]), both [count, 5], a vector of pairs at a time.
 template <typename T>
 void rotated_iou_pairs(const T* a, const T* b, int64_t count, math::Base base, T* ratios) {
   RotatedBox first[kPairs], second[kPairs];

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kPairsPerThread = 1 << 15;
 constexpr int64_t kPointsPerTask = 512;
 
-// All x of a set, then all its y.
+// Copies each set to columns: all x, then all y.
 template <typename T>
 Buffer<T> in_columns(const T* points, int64_t sets, int64_t count) {
   Buffer<T> columns(2 * sets * count);
@@ -24,7 +24,7 @@ Buffer<T> in_columns(const T* points, int64_t sets, int64_t count) {
   return columns;
 }
 
-// From each point of the first sets to the nearest of the second.
+// Finds the nearest point of the second set for each point of the first, in every pair of sets.
 template <typename T>
 void nearest(const Buffer<T>& first, int64_t n, const Buffer<T>& second, int64_t m, int64_t sets,
              T* distance, int64_t* index) {
@@ -39,8 +39,9 @@ void nearest(const Buffer<T>& first, int64_t n, const Buffer<T>& second, int64_t
   });
 }
 
-// What each point's own distance gives to it or, with `to_other`, to the point that it is nearest
-// to: in this order, so that CUDA, where a point has a thread, adds the same numbers.
+// Computes the gradient of each point's own distance with respect to that point or, with
+// `to_other`, to its nearest point. The pass over own points comes first: CUDA, with one thread per
+// point, adds in the same order.
 template <bool to_other, typename T>
 void gradient_of(const T* grad, const math::Point<T>* own, int64_t n, const math::Point<T>* other,
                  int64_t m, const int64_t* index, math::Point<T>* to) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-// Of each point (x[i], y[i]), whose lanes are many points, the nearest of m others.
+// Finds the nearest of m other points for each point (x[i], y[i]), one point per lane.
 template <typename T>
 void nearest_points(const T* x, const T* y, int64_t n, const T* other_x, const T* other_y,
                     int64_t m, T* distance, int64_t* index) {

@@ -8,11 +8,11 @@
 namespace detops::cpu {
 namespace {
 
-// Numbers that are worth a thread; also those whose losses are summed before they meet those of
-// others: sums do not depend on the number of threads.
+// Minimum number of elements per thread. The losses of a chunk are also summed before they are
+// added to those of other chunks, so sums do not depend on the number of threads.
 constexpr int64_t kChunk = 8192;
 
-// Calls run(T(), focus) for the type of the elements, with the focus as a constant.
+// Calls run(T(), focus) with T the type of the elements and the focus as a constant.
 template <typename Run>
 void with_types(ScalarType type, double gamma, const Run& run) {
   with_element_type(type, [&](auto element) {
@@ -20,7 +20,7 @@ void with_types(ScalarType type, double gamma, const Run& run) {
   });
 }
 
-// Calls run(T(), focus, f) for a softmax loss, the type of its logits and its focus.
+// Calls run(T(), focus, f) with T the type of the logits and `f` the softmax loss.
 template <typename Run>
 void with_softmax(const Tensor& inputs, const Tensor& weights, double alpha, double gamma,
                   const Run& run) {

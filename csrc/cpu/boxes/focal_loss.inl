@@ -24,7 +24,7 @@ A focal_sum(const math::Focal<A>& f, const T* inputs, const T* targets, int64_t 
     sum += focal::loss<focus>(f, load(inputs + i), load(targets + i));
   }
   const int64_t n = count - i;
-  if (n > 0) {  // an input of 0 has a loss: it must not count beyond the end
+  if (n > 0) {  // an input of 0 has a loss: exclude the padding
     A rest[kLanes<A>] = {};
     store_part(rest, focal::loss<focus>(f, load_part(inputs + i, n), load_part(targets + i, n)), n);
     sum += load(rest);
@@ -32,7 +32,7 @@ A focal_sum(const math::Focal<A>& f, const T* inputs, const T* targets, int64_t 
   return sum_lanes<A>(sum);
 }
 
-// A grad of nullptr: it is `same` for all.
+// If `grad` is null, the gradient of every element is `same`.
 template <math::Focus focus, typename T, typename A = accumulate_t<T>>
 void focal_backward(const math::Focal<A>& f, const T* grad, A same, const T* inputs,
                     const T* targets, int64_t count, T* to_inputs) {
@@ -44,7 +44,7 @@ void focal_backward(const math::Focal<A>& f, const T* grad, A same, const T* inp
   }
 }
 
-// The lanes before the n-th.
+// Returns a mask of the first n lanes.
 template <typename A>
 DETOPS_INLINE auto lanes_before(int64_t n) {
   return lane_numbers<A>() < static_cast<lane_index_t<A>>(std::min<int64_t>(n, kLanes<A>));
@@ -55,13 +55,13 @@ DETOPS_INLINE Vector<A> lane_maxima(const T* x, int64_t classes) {
   const Vector<A> lowest = splat(-std::numeric_limits<A>::infinity());
   Vector<A> most = lowest;
   for (int64_t j = 0; j < classes; j += kLanes<A>) {
-    // The maximum of numbers and a NaN may be any of them: the NaN comes back with its power.
+    // max may drop a NaN. It comes back with its exponential.
     most = max(most, lanes_before<A>(classes - j) ? load_first(x + j, classes - j) : lowest);
   }
   return most;
 }
 
-// Of e^(x_j - m) over the classes other than the target.
+// Sums e^(x_j - m) per lane over the classes other than the target.
 template <typename A, typename T>
 DETOPS_INLINE Vector<A> lane_sums(const T* x, int64_t classes, int64_t target, A m) {
   using Index = lane_index_t<A>;
@@ -75,7 +75,8 @@ DETOPS_INLINE Vector<A> lane_sums(const T* x, int64_t classes, int64_t target, A
   return sums;
 }
 
-// What the losses of some rows of logits depend on, a lane each; a scale of 0: it does not count.
+// The inputs of the losses of some rows of logits, one row per lane. Rows that do not count have a
+// scale of 0.
 template <typename A>
 struct SoftmaxRows {
   Vector<lane_index_t<A>> counts{};

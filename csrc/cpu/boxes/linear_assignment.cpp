@@ -16,13 +16,13 @@ struct ClosedColumn {
   int column;
 };
 
-// What the assignment of one image works in. Rows are queries or objects, whichever are fewer.
+// Workspace of the assignment of one image. Rows are the fewer of queries and objects.
 struct AssignmentScratch {
-  double* costs;             // [rows, columns, in whole vectors]
+  double* costs;             // [rows, columns rounded up to whole vectors]
   double *price, *distance;  // [columns]
-  int64_t* from;             // [columns], the row that leads to it, as wide as a distance
-  int* owner;                // [columns], the row that has it
-  int* column;               // [rows]
+  int64_t* from;             // [columns], the row that leads to each; as wide as a distance
+  int* owner;                // [columns], the row assigned to each, or -1
+  int* column;               // [rows], the column assigned to each, or -1
   ClosedColumn* closed;      // [rows]
 };
 
@@ -34,10 +34,10 @@ struct AssignmentScratch {
 namespace detops::cpu {
 namespace {
 
-constexpr int64_t kAssignmentPadding = 8;  // columns of a vector at most
+constexpr int64_t kAssignmentPadding = 8;  // the most columns in a vector
 constexpr int64_t kCostsPerThread = 1 << 13;
 
-// Owns what an AssignmentScratch points at, for images of one size at most.
+// Owns the memory of an AssignmentScratch for images up to a given size.
 struct AssignmentMemory {
   Buffer<double> doubles;
   Buffer<int64_t> from;
@@ -56,7 +56,7 @@ struct AssignmentMemory {
   }
 };
 
-// [B]: how many objects each image has.
+// Returns the number of objects of each image: [B].
 std::vector<int64_t> object_counts(const Tensor& cost, const std::optional<Tensor>& num_objects) {
   const int64_t most = cost.size(2);
   std::vector<int64_t> counts(cost.size(0), most);

@@ -3,7 +3,7 @@
 
 typedef float FloatsOfDoubles __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
 
-// As many neighbours as a vector of doubles has, of which n count.
+// Loads n consecutive costs, or as many as a vector of doubles holds. Other lanes are 0.
 template <typename T>
 DETOPS_INLINE Vector<double> load_costs(const T* p, int64_t n) {
   FloatsOfDoubles v{};
@@ -18,13 +18,13 @@ DETOPS_INLINE Vector<double> load_costs(const T* p, int64_t n) {
 }
 DETOPS_INLINE Vector<double> load_costs(const double* p, int64_t n) { return load_first(p, n); }
 
-// Reads the costs of an image, a row of objects or queries after the other, whichever are fewer.
-// False where there is one that is none.
+// Reads the costs of an image into rows of objects or of queries, whichever are fewer. Returns
+// false if a cost is invalid; see math::assignment::is_cost.
 template <typename T>
 DETOPS_INLINE bool read_costs(const AssignmentInput<T>& in, bool by_object, double* costs,
                               int64_t stride) {
   constexpr int64_t kWidth = kLanes<double>;
-  Vector<double> beyond{};  // NaN, or not 0, where there is one
+  Vector<double> beyond{};  // number of invalid costs in each lane
   for (int64_t query = 0; query < in.queries; query += kWidth) {
     const int64_t rows = in.queries - query < kWidth ? in.queries - query : kWidth;
     for (int64_t object = 0; object < in.objects; object += kWidth) {
@@ -56,7 +56,7 @@ DETOPS_INLINE double least_lane(Vector<double> v) {
   return least;
 }
 
-// The first column without an owner whose sum is this, else the first one.
+// Returns the first column whose sum is `least`, and prefers columns without an owner.
 template <typename Sum>
 DETOPS_INLINE int place_of(double least, const int* owner, int64_t stride, Sum&& sum) {
   constexpr uint32_t kAll = (1u << kLanes<double>)-1;
@@ -79,11 +79,11 @@ DETOPS_INLINE math::assignment::Nearest nearest_of(Vector<double> least,
   return {distance, place_of(distance, at.owner, stride, sum)};
 }
 
-// See math::assignment::solve.
+// Implements the Columns of math::assignment::solve.
 struct AssignmentColumns {
   static constexpr int64_t kWidth = kLanes<double>;
   AssignmentScratch at;
-  int64_t stride;  // of rows, in whole vectors
+  int64_t stride;  // between rows, in whole vectors
   int n_closed = 0;
 
   double cost(int row, int column) const { return at.costs[row * stride + column]; }
@@ -103,7 +103,7 @@ struct AssignmentColumns {
       least = min(least, x);
     }
     math::assignment::Offer offer{least_lane(least), double(__builtin_inf()), 0};
-    bool found = false;  // a lane that has the least one, whose second one counts
+    bool found = false;  // the first lane with the least sum contributes its second one
     for (int64_t i = 0; i < kWidth; ++i) {
       const bool has = !found && least[i] == offer.least;
       found = found || has;
@@ -145,7 +145,7 @@ struct AssignmentColumns {
     return reach<true>(row, 0);
   }
 
-  // An infinite price keeps paths away.
+  // An infinite price keeps paths off the column.
   void close(const math::assignment::Nearest& nearest) {
     at.closed[n_closed++] = {nearest.distance, at.price[nearest.column], nearest.column};
     at.price[nearest.column] = at.distance[nearest.column] = __builtin_inf();
@@ -171,8 +171,8 @@ struct AssignmentColumns {
   }
 };
 
-// Where all columns will have owners, their first prices may differ: the least that a row pays
-// above what is least for it.
+// Sets the first prices if there are as many rows as columns. They may then differ, because every
+// column will have an owner. price[j] = -min_i (cost[i, j] - min_k cost[i, k]).
 DETOPS_INLINE void first_prices(const AssignmentScratch& at, int64_t stride, int rows) {
   constexpr int64_t kWidth = kLanes<double>;
   const Vector<double> infinite = splat(double(__builtin_inf()));
@@ -191,7 +191,7 @@ DETOPS_INLINE void first_prices(const AssignmentScratch& at, int64_t stride, int
   for (int row = 0; row < rows; ++row) at.price[row] = -at.distance[row];
 }
 
-// The object of each query of an image, or -1.
+// Writes the object of each query of an image, or -1.
 template <typename T>
 void assign_image(const AssignmentInput<T>& in, const AssignmentScratch& scratch,
                   int64_t* objects) {
@@ -216,7 +216,7 @@ void assign_image(const AssignmentInput<T>& in, const AssignmentScratch& scratch
     if (least > most) return;
     forbidden = math::assignment::forbidden_cost(least, most, rows);
     for (int row = 0; row < rows; ++row) {
-      for (int64_t j = 0; j < at.stride; ++j) {  // what lies after the last is a number, too
+      for (int64_t j = 0; j < at.stride; ++j) {  // including the padding, which must be finite
         double& cost = scratch.costs[row * at.stride + j];
         if (!math::assignment::is_cost(cost)) cost = forbidden;
       }

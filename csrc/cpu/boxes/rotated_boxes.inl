@@ -16,7 +16,7 @@ DETOPS_INLINE math::RotatedBox<Vector<double>> splat_box(const RotatedBox& b) {
 
 DETOPS_INLINE math::RotatedBox<Vector<double>> load_boxes(const RotatedBox* boxes,
                                                           const uint32_t* index) {
-  // A box is a row of eight numbers, and a vector holds up to as many.
+  // A box is a row of eight doubles, and a vector holds at most as many.
   Vector<double> columns[8];
   DETOPS_UNROLL for (int64_t c = 0; c < 8; c += kPairs) {
     DETOPS_UNROLL for (int64_t i = 0; i < kPairs; ++i) {
@@ -28,9 +28,9 @@ DETOPS_INLINE math::RotatedBox<Vector<double>> load_boxes(const RotatedBox* boxe
           columns[4], columns[5], columns[6], columns[7]};
 }
 
-// Pairs of one box with others that have passed the filter, computed as many at a time as a vector
-// holds. use(index, iou) is called for each other box, at a time that suits, until it returns true;
-// add and flush say whether it did. An IoU without value is NaN.
+// Pairs of one box with others that have passed the filter. `add` computes the pairs once they fill
+// a vector, and `flush` the rest. Both call use(index, iou) for each computed pair until it returns
+// true, and return whether it did. An undefined IoU is NaN.
 struct RotatedPairs {
   uint32_t index[kPairs];
   int64_t count;

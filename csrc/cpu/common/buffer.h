@@ -11,8 +11,8 @@
 
 namespace detops::cpu {
 
-// Scratch memory that is not cleared: a std::vector would write every byte once for nothing.
-// Growing loses the content.
+// Uninitialised scratch memory: a std::vector would write every byte once for nothing. Growing
+// discards the contents.
 template <typename T>
 class Buffer {
  public:
@@ -37,9 +37,9 @@ class Buffer {
   const T& operator[](size_t i) const { return data_[i]; }
 
  private:
-  // A vector that begins within a line of cache and ends in the next costs two loads, and memory
-  // that the allocator aligns several times as long. To the address sanitizer the last byte is to
-  // be that of the last number.
+  // Memory starts at a cache line. A vector that straddles two lines costs two loads, and an
+  // aligned allocation takes several times as long as an unaligned one. For AddressSanitizer, the
+  // last byte of the memory must be that of the last element.
 #if defined(__SANITIZE_ADDRESS__)
   static constexpr size_t kSlack = 0;
 #else

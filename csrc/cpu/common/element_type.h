@@ -6,7 +6,7 @@
 
 namespace detops::cpu {
 
-// Calls run(T{}) with the kernels' type for a tensor's.
+// Calls run(T{}) with the kernel type T of a dtype.
 template <typename Run>
 void with_element_type(ScalarType type, Run&& run) {
   switch (type) {
@@ -23,7 +23,7 @@ void with_element_type(ScalarType type, Run&& run) {
   }
 }
 
-// The elements of a tensor, in the kernels' type for its own.
+// Returns the elements of a tensor. T is the kernel type of its dtype.
 template <typename T>
 const T* elements(const Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());

@@ -10,19 +10,21 @@
 #include "buffer.h"
 #include "element_type.h"
 
-// What host functions begin with.
+// Shared prologue of the host functions.
 namespace detops::cpu {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t to) { return divide_up(a, to) * to; }
 
-// How many items are worth a thread, if so much work is and each of them is `each`.
+// Returns the minimum number of items per thread, if `work` is worth a thread and an item costs
+// `each`.
 inline int64_t grain_for(int64_t work, int64_t each) {
   return std::max<int64_t>(1, work / std::max<int64_t>(1, each));
 }
 
-// to = from, of one size; `to` has no gaps. A general copy takes longer than a small op, and these
-// do not: one number, expanded, as the gradient of a sum is, and what lies alike.
+// Copies `from` to `to`. Both have the same size, and `to` has no gaps. A general copy takes longer
+// than a small op, unlike these cases: one expanded element, such as the gradient of a sum, and
+// contiguous tensors of the same dtype.
 inline void assign(const Tensor& to, const Tensor& from) {
   const bool alike = to.scalar_type() == from.scalar_type() && from.numel() > 0;
   const bool constant = alike && is_constant(from);
@@ -38,7 +40,7 @@ inline void assign(const Tensor& to, const Tensor& from) {
   });
 }
 
-// x.contiguous(format)
+// Returns x.contiguous(format).
 inline Tensor in_layout(const Tensor& x, MemoryFormat format) {
   if (x.is_contiguous(format)) return x;
   Tensor copy = empty(x.sizes(), x.options(), format);

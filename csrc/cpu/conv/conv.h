@@ -5,13 +5,13 @@
 
 #include "../../tensor.h"
 
-// A convolution of maps that are [images, height, width, channels] in memory.
+// Convolution of feature maps stored as [images, height, width, channels].
 namespace detops::cpu {
 
-// Weights are kept in panels of so many outputs, the order in which products read them: [planes,
-// panels, depth, kPanel], with zeros after the last output. A direct convolution has one plane,
-// whose depth is kernel_height * kernel_width * channels. One by Winograd's algorithm has a plane
-// for each of the 6x6 points of a tile of 4x4 results, and the channels as their depth.
+// Weights are packed in panels of kPanel outputs, in the order in which products read them:
+// [planes, panels, depth, kPanel], zero-padded after the last output. A direct convolution has one
+// plane of depth kernel_height * kernel_width * channels. Winograd's algorithm has one plane of
+// depth `channels` for each of the 6x6 points of a tile of 4x4 results.
 constexpr int64_t kPanel = 32;
 constexpr int64_t kWinogradPlanes = 36;
 
@@ -24,7 +24,7 @@ struct ConvSizes {
   int64_t padding_y, padding_x, dilation_y, dilation_x;
 };
 
-// What a convolution reads and writes; `bias` and `add` may be null.
+// Operands of a convolution. `bias` and `add` may be null.
 template <typename T>
 struct ConvData {
   const T *input, *weights, *bias, *add;
@@ -32,13 +32,14 @@ struct ConvData {
   bool relu;
 };
 
-// Where the factors of a row are: at row + offsets[t], `depth` of them for each t.
+// Inputs of one output pixel: for each t, `depth` elements at row + offsets[t].
 struct ConvTaps {
   const int64_t* offsets;
   int64_t count, depth;
 };
 
-// How sums become results: + bias, + add, whose rows are as far apart as out's, and the rectifier.
+// Epilogue of a product: adds `bias` and `add` to the sums and applies relu, each of them optional.
+// `add` and `out` have the same row stride.
 template <typename T>
 struct Finish {
   const T *bias, *add;
@@ -47,17 +48,17 @@ struct Finish {
   bool relu;
 };
 
-// Results of one image, and the window of the map that they read.
+// A rectangle of output pixels of one image, and the size of the input window that they read.
 struct ConvBlock {
   int64_t image, y, x, height, width;
   int64_t window_height, window_width, pixel_stride;
 };
 
-// Tiles of 4x4 results of every image, row by row. Where one or two results are left for the last
-// row or column, tiles are of two there, which have 4 points a side instead of 6.
+// Tiles of 4x4 results of every image, row by row. If one or two results remain for the last row or
+// column, its tiles are two results high or wide and have 4 points on that side instead of 6.
 struct WinogradTiles {
   int64_t down, across;
-  bool low, narrow;  // of two results in the last row, in the last column
+  bool low, narrow;  // whether the last row is two results high, the last column two wide
 
   explicit WinogradTiles(const ConvSizes& s)
       : down((s.output_height + 3) / 4),
@@ -68,30 +69,30 @@ struct WinogradTiles {
   int64_t of_image() const { return down * across; }
 };
 
-// Sizes of tiles, points down x across, in an order in which the sizes that have a plane's point
-// are neighbours: those of group 0 all four, of group 1 the middle ones, ...
+// Tile sizes in points, down x across. They are ordered so that the sizes that contain a plane's
+// point are adjacent: all four sizes for group 0, the middle two for group 1, ...
 enum TileSize { k6x4, k6x6, k4x6, k4x4, kTileSizes };
 struct PlaneGroup {
-  int64_t first, count;  // planes
-  TileSize from, to;     // sizes that have them
+  int64_t first, count;  // first plane, number of planes
+  TileSize from, to;     // sizes that contain these planes
 };
 constexpr PlaneGroup kPlaneGroups[] = {
     {0, 16, k6x4, k4x4}, {16, 8, k6x6, k4x6}, {24, 8, k6x4, k6x6}, {32, 4, k6x6, k6x6}};
 
-// The plane of a point, by group.
+// Plane of the point (y, x). Planes are ordered by group.
 constexpr int64_t plane_of(int64_t y, int64_t x) {
   if (y < 4) return x < 4 ? y * 4 + x : 16 + y * 2 + x - 4;
   return x < 4 ? 24 + (y - 4) * 4 + x : 32 + (y - 4) * 2 + x - 4;
 }
 
-// A tile, by its first result, and its row in the planes.
+// A tile: the position of its first result, and its row in the planes.
 struct Tile {
   int64_t image, y, x;
   TileSize size;
   int64_t row;
 };
 
-// Some tiles, one after the other, whose rows are in the order of their sizes.
+// A range of consecutive tiles. Their rows in the planes are sorted by tile size.
 class TileBlock {
  public:
   TileBlock(const WinogradTiles& tiles, int64_t first, int64_t count) {
@@ -109,7 +110,7 @@ class TileBlock {
 
   int64_t count() const { return tiles_.size(); }
   const Tile& operator[](int64_t i) const { return tiles_[i]; }
-  // The rows of the tiles that have a group's planes: [begin, end).
+  // Rows [begin, end) belong to the tiles that contain the planes of `group`.
   int64_t begin(const PlaneGroup& group) const { return starts_[group.from]; }
   int64_t end(const PlaneGroup& group) const { return starts_[group.to + 1]; }
 
@@ -118,7 +119,7 @@ class TileBlock {
   int64_t starts_[kTileSizes + 1] = {};
 };
 
-// Between the rows of a plane: rows a power of two apart would share their places in the cache.
+// Row stride of a plane, never a power of two: such rows would map to the same cache sets.
 inline int64_t winograd_stride(int64_t columns) { return (columns + 31) / 32 * 32 + 16; }
 
 }  // namespace detops::cpu

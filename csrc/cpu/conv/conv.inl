@@ -3,16 +3,16 @@
 
 #include "../simd/product.inl"
 
-// Rows of a tile: their sums, two vectors each, fill the registers.
+// Rows of a register tile. Their sums, two vectors per row, fill the registers.
 constexpr int64_t kTileRows = DETOPS_VECTOR_BYTES == 64 ? 14 : 6;
 
-// Weights that a row is multiplied with while it is in the first cache: they stay in the second.
+// Bytes of weights per pass over the rows: a row stays in L1, the weights in L2.
 constexpr int64_t kWeightBytes = 256 << 10;
-// Rows of a tile that leave room for the next tile's in the second cache.
+// Largest tile of rows, in bytes, that leaves room in L2 for the rows of the next tile.
 constexpr int64_t kRowBytes = 128 << 10;
 
-// Maps come from memory along more lines than a processor foresees. What is asked for ahead of time
-// goes into the second cache: in the first it would push out what is in use.
+// Feature maps are read along more cache lines than the hardware prefetcher can follow. Prefetches
+// go to L2: in L1 they would evict data in use.
 DETOPS_INLINE void fetch(const void* line) { __builtin_prefetch(line, 0, 2); }
 
 template <typename T>
@@ -21,12 +21,12 @@ DETOPS_INLINE void finish_vector(const Finish<T>& finish, int64_t row, int64_t o
   const int64_t at = row * finish.stride + output, count = finish.outputs - output;
   if (finish.bias != nullptr) sum += load_first(finish.bias + output, count);
   if (finish.add != nullptr) sum += load_first(finish.add + at, count);
-  if (finish.relu) sum = sum < 0 ? Vector<T>{} : sum;  // NaN stays
+  if (finish.relu) sum = sum < 0 ? Vector<T>{} : sum;  // keeps NaN
   store_first(finish.out + at, sum, count);
 }
 
-// Of kRows rows the outputs from `output` on that kVectors vectors hold, by a panel's weights.
-// Fetched ahead: what is added and the place of the results, and line by line the next tile's rows.
+// Multiplies kRows rows by a panel, for kVectors vectors of outputs from `output` on. Prefetches
+// the rows of `add` and `out` and, line by line, the rows of the next tile.
 template <int64_t kRows, int64_t kVectors, typename T>
 DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& taps,
                                  const T* weights, int64_t output, const Finish<T>& finish) {
@@ -60,7 +60,7 @@ DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& 
   }
 }
 
-// Any number of rows times some panels.
+// Multiplies any number of rows by several panels, in tiles of kRows rows, then in smaller ones.
 template <int64_t kRows = kTileRows, typename T>
 DETOPS_INLINE void multiply_rows(int64_t number, const T* rows, int64_t stride,
                                  const ConvTaps& taps, const T* panels, Finish<T> finish) {
@@ -84,17 +84,17 @@ DETOPS_INLINE void multiply_rows(int64_t number, const T* rows, int64_t stride,
   }
 }
 
-// The pixels that a block of outputs reads, and zeros where there are none, pixel by pixel.
+// Copies the pixels that a block of outputs reads, with zeros for those off the feature map.
 template <typename T>
 void copy_window(const ConvSizes& s, const T* image, const ConvBlock& block, T* window) {
   const int64_t top = block.y * s.stride_y - s.padding_y;
   const int64_t left = block.x * s.stride_x - s.padding_x;
-  // Of a row of the window [first, last) is on the map.
+  // Columns [first, last) of the window lie on the feature map.
   const int64_t most = block.window_width;
   const int64_t first = left < 0 ? (-left < most ? -left : most) : 0;
   const int64_t end = s.width - left < most ? s.width - left : most;
   const int64_t last = end > first ? end : first;
-  // Neighbours are one run, if they are neighbours in the window, too.
+  // Adjacent pixels are copied in one run if they are also adjacent in the window.
   const bool runs = block.pixel_stride == s.channels;
   const int64_t step = runs ? last - first : 1;
   const auto clear = [&](T* from, T* to) { __builtin_memset(from, 0, (to - from) * sizeof(T)); };
@@ -114,7 +114,7 @@ void copy_window(const ConvSizes& s, const T* image, const ConvBlock& block, T* 
   }
 }
 
-// A block of outputs of one image.
+// Computes a block of outputs of one image. Without a `window` it reads the input in place.
 template <typename T>
 void direct_block(const ConvSizes& s, const ConvData<T>& data, const ConvBlock& block,
                   const ConvTaps& taps, T* window) {

@@ -9,23 +9,23 @@
 namespace detops::cpu {
 namespace {
 
-// A thread's share of the second cache, for what a block of a direct convolution reads.
+// Largest input window of a block in a direct convolution, in bytes: one thread's part of L2.
 constexpr int64_t kWindowBytes = 256 << 10;
-constexpr int64_t kBlockRows = 112;       // results that share one pass over the weights
-constexpr int64_t kWinogradTiles = 42;    // of a block
-constexpr int64_t kConflict = 4096;       // bytes between rows that share their places in the cache
-constexpr int64_t kTransposed = 1 << 15;  // elements that are worth a thread
+constexpr int64_t kBlockRows = 112;       // outputs per pass over the weights
+constexpr int64_t kWinogradTiles = 42;    // tiles per block
+constexpr int64_t kConflict = 4096;       // rows this many bytes apart map to the same cache sets
+constexpr int64_t kTransposed = 1 << 15;  // minimum number of elements per thread
 constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
 
-// In channels_last and in `type`. The stride of a size of 1 tells no layout, so that what is in
-// channels_last may be converted into another one.
+// Converts to `type` in channels_last. The strides of a dimension of size 1 do not determine the
+// layout, so to() may choose another one. Hence the second contiguous().
 Tensor arranged(const Tensor& t, ScalarType type) {
   return t.contiguous(kLast).to(type).contiguous(kLast);
 }
 
 template <typename T>
 void direct(ConvSizes s, const ConvData<T>& data) {
-  if (s.channels == 0) {  // nothing to add up, as if each result came from one such pixel
+  if (s.channels == 0) {  // all sums are empty, as in a 1x1 convolution without channels
     s.height = s.output_height;
     s.width = s.output_width;
     s.kernel_height = s.kernel_width = s.stride_y = s.stride_x = s.dilation_y = s.dilation_x = 1;
@@ -33,7 +33,7 @@ void direct(ConvSizes s, const ConvData<T>& data) {
   }
   const bool pointwise = s.kernel_height * s.kernel_width == 1 && s.stride_y * s.stride_x == 1 &&
                          s.padding_y == 0 && s.padding_x == 0;
-  if (pointwise) {  // pixels are pixels, whatever the row
+  if (pointwise) {  // all pixels of the batch form one row
     s.width = s.output_width = s.images * s.height * s.width;
     s.images = s.height = s.output_height = 1;
   }
@@ -49,7 +49,7 @@ void direct(ConvSizes s, const ConvData<T>& data) {
     return ((height - 1) * s.stride_y + reach_y) * ((width - 1) * s.stride_x + reach_x) *
            block.pixel_stride * int64_t(sizeof(T));
   };
-  // The widest block that has its window in the cache, then the highest.
+  // Choose the widest block whose window fits in the cache, then the tallest.
   int64_t width = std::min(s.output_width, kBlockRows / tile * tile), height = 1;
   while (width > tile && bytes(1, width) > kWindowBytes) width -= tile;
   width = divide_up(s.output_width, divide_up(s.output_width, width));
@@ -61,7 +61,7 @@ void direct(ConvSizes s, const ConvData<T>& data) {
   const int64_t down = divide_up(s.output_height, height),
                 across = divide_up(s.output_width, width);
 
-  // Kernels' rows are runs in memory, if its pixels are neighbours.
+  // The inputs under a kernel row are contiguous if its pixels are adjacent.
   const bool runs = s.dilation_x == 1 && (!copies || !conflict);
   std::vector<int64_t> offsets;
   const int64_t window_width = (width - 1) * s.stride_x + reach_x;
@@ -109,7 +109,7 @@ void winograd(const ConvSizes& s, const ConvData<T>& data) {
   });
 }
 
-// The weights of a panel for `count` channels: [points][count][kPanel].
+// Packs a panel's weights for `count` channels from `first` on: [points][count][kPanel].
 template <typename T>
 void pack_panel(const Tensor& weight, int64_t panel, int64_t first, int64_t count, T* to) {
   const int64_t width = weight.size(3), points = weight.size(2) * width;
@@ -118,10 +118,10 @@ void pack_panel(const Tensor& weight, int64_t panel, int64_t first, int64_t coun
   const T* from = weight.const_data_ptr<T>() + panel * kPanel * next_output + first * next_channel;
   if (outputs < kPanel) std::fill_n(to, points * count * kPanel, T(0));
   struct Axis {
-    int64_t size, from, to;  // how far apart numbers are
+    int64_t size, from, to;  // from, to: strides in the source and in the panel
   };
   Axis outer{outputs, next_output, 1}, inner{count, next_channel, kPanel};
-  if (next_output < next_channel) std::swap(outer, inner);  // in the order of memory
+  if (next_output < next_channel) std::swap(outer, inner);  // read in memory order
   for (int64_t k = 0; k < points; ++k) {
     const T* point = from + k / width * weight.stride(2) + k % width * weight.stride(3);
     T* rows = to + k * count * kPanel;
@@ -133,12 +133,12 @@ void pack_panel(const Tensor& weight, int64_t panel, int64_t first, int64_t coun
   }
 }
 
-// So many tiles at a time: what they are at the points stays in a cache that cores share, and the
-// order of sums is that of any number of threads.
+// Tiles processed together. Their values at the points stay in a cache that cores share. The number
+// is fixed, so the order of summation does not depend on the number of threads.
 constexpr int64_t kTiles = 512;
 
-// Adds the products of a block of tiles to the sums of all planes, or sets these. `gradients` are
-// [planes, outputs, tiles], `values` [planes, tiles, channels].
+// Adds the products of a block of tiles to the sums of all planes, or overwrites them if `set`.
+// `gradients` are [planes, outputs, tiles], `values` [planes, tiles, channels].
 void add_products(const TileBlock& block, const Tensor& gradients, const Tensor& values,
                   const Tensor& sums, bool set) {
   for (const PlaneGroup& group : kPlaneGroups) {
@@ -199,7 +199,7 @@ void pack_conv2d_weight(const Tensor& weight, Tensor& packed) {
 }
 
 void pack_winograd_weight(const Tensor& weight, Tensor& packed) {
-  constexpr int64_t kChannels = 32;  // at a time, which the second cache holds
+  constexpr int64_t kChannels = 32;  // at a time: they fit in L2
   const int64_t panels = packed.size(1), channels = weight.size(1);
   const int64_t parts = divide_up(channels, kChannels), plane = panels * channels * kPanel;
   const Tensor from = weight.to(packed.scalar_type());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h. "Fast Algorithms for Convolutional Neural
 // Networks" (Lavin and Gray, 2016), section 4.1: F(4x4, 3x3), at the points 0, +-3/4, infinity and
-// +-3/2. The usual 0, +-1, +-2 give twice the rounding error, and four times the largest. The first
-// four are those of F(2, 3), whose transforms of inputs are scaled to the same weights.
+// +-3/2. The usual 0, +-1, +-2 double the rounding error and quadruple its maximum. The first four
+// points are those of F(2, 3). Its input transforms are scaled to use the same weights.
 
 template <typename V>
 DETOPS_INLINE V times_add(double factor, V x, V y) {
@@ -10,7 +10,7 @@ DETOPS_INLINE V times_add(double factor, V x, V y) {
   return fused(splat(static_cast<T>(factor)), x, y);
 }
 
-// Six values of a line become their six points.
+// Transforms six values of a line to six points.
 template <typename V>
 DETOPS_INLINE void points_of(const V (&d)[6], V (&m)[6]) {
   const V even1 = times_add(-2.25, d[2], d[4]), odd1 = times_add(-2.25, d[1], d[3]);
@@ -23,7 +23,7 @@ DETOPS_INLINE void points_of(const V (&d)[6], V (&m)[6]) {
   m[5] = times_add(-1.5, odd2, even2);
 }
 
-// Four values likewise.
+// Transforms four values of a line to four points.
 template <typename V>
 DETOPS_INLINE void points_of(const V (&d)[4], V (&m)[4]) {
   const V even = -1.6875 * d[2], odd = 1.265625 * d[1];
@@ -33,7 +33,7 @@ DETOPS_INLINE void points_of(const V (&d)[4], V (&m)[4]) {
   m[3] = times_add(-0.5625, d[1], d[3]);
 }
 
-// The adjoint, for gradients of results: four of a line become six points.
+// Adjoint of result_line for gradients: transforms those of four results of a line to six points.
 template <typename V>
 DETOPS_INLINE void points_of(const V (&y)[4], V (&m)[6]) {
   const V even1 = times_add(0.5625, y[2], y[0]), odd1 = times_add(0.421875, y[3], 0.75 * y[1]);
@@ -46,7 +46,7 @@ DETOPS_INLINE void points_of(const V (&y)[4], V (&m)[6]) {
   m[5] = even2 - odd2;
 }
 
-// Two of them become four.
+// Transforms the gradients of two results to four points.
 template <typename V>
 DETOPS_INLINE void points_of(const V (&y)[2], V (&m)[4]) {
   const V odd = 0.75 * y[1];
@@ -56,7 +56,7 @@ DETOPS_INLINE void points_of(const V (&y)[2], V (&m)[4]) {
   m[3] = y[1];
 }
 
-// The sums of six points become the four results of a line.
+// Transforms the sums at six points to four results of a line.
 template <typename V>
 DETOPS_INLINE void result_line(const V (&m)[6], V (&y)[4]) {
   const V even1 = m[1] + m[2], odd1 = m[1] - m[2], even2 = m[4] + m[5], odd2 = m[4] - m[5];
@@ -66,14 +66,14 @@ DETOPS_INLINE void result_line(const V (&m)[6], V (&y)[4]) {
   y[3] = times_add(0.421875, odd1, times_add(3.375, odd2, m[3]));
 }
 
-// Those of four points the two results.
+// Transforms the sums at four points to two results.
 template <typename V>
 DETOPS_INLINE void result_line(const V (&m)[4], V (&y)[2]) {
   y[0] = m[0] + m[1] + m[2];
   y[1] = times_add(0.75, m[1] - m[2], m[3]);
 }
 
-// Three weights of a line at the six points.
+// Transforms three weights of a line to six points.
 template <typename V>
 DETOPS_INLINE void weight_line(const V (&w)[3], V (&points)[6]) {
   using T = std::remove_reference_t<decltype(w[0][0])>;
@@ -88,7 +88,7 @@ DETOPS_INLINE void weight_line(const V (&w)[3], V (&points)[6]) {
   points[5] = even2 - odd2;
 }
 
-// Kernels of a panel, weights[9] of `size` each, to planes[36] of the same.
+// Transforms the kernels of a panel, weights[9] of `size` elements each, to planes[36] of the same.
 template <typename T>
 void winograd_weights(const T* weights, int64_t size, T* planes) {
   for (int64_t i = 0; i < size; i += kLanes<T>) {
@@ -107,7 +107,8 @@ void winograd_weights(const T* weights, int64_t size, T* planes) {
   }
 }
 
-// A tile's input or the gradients of its results, zeros beyond the map, to its points' planes.
+// Transforms a tile's input, or the gradients of its results, and stores the points in their
+// planes. Pixels off the feature map count as zeros.
 template <int64_t kDown, int64_t kAcross, bool kGradients, typename T>
 DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T* maps,
                                   const T* zeros, T* values, int64_t plane) {
@@ -120,7 +121,7 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
   const int64_t left = kGradients ? tile.x : tile.x - s.padding_x;
   const T* image = maps + tile.image * height * width * channels;
   const T* pixels[kRows][kColumns];
-  const int64_t next_tile = 4 * channels;  // whose first two columns are the last of this
+  const int64_t next_tile = 4 * channels;  // its first two columns are the last two of this one
   for (int64_t y = 0; y < kRows; ++y) {
     for (int64_t x = 0; x < kColumns; ++x) {
       const bool inside = top + y >= 0 && top + y < height && left + x >= 0 && left + x < width;
@@ -148,7 +149,7 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
   }
 }
 
-// The results of a tile, as far as they are on the map.
+// Writes the results of a tile, clipped to the output.
 template <int64_t kDown, int64_t kAcross, typename T>
 DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T* sums,
                                   int64_t plane, int64_t next_row, const Finish<T>& finish) {
@@ -180,7 +181,7 @@ DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T*
   }
 }
 
-// Calls run(points down, points across) with the sizes of a tile as constants.
+// Calls run(points down, points across) with the size of a tile as compile-time constants.
 template <typename Run>
 DETOPS_INLINE void with_size(TileSize size, const Run& run) {
   constexpr std::integral_constant<int64_t, 4> four{};
@@ -191,7 +192,7 @@ DETOPS_INLINE void with_size(TileSize size, const Run& run) {
   run(four, four);
 }
 
-// Tiles [begin, end) of a block at their points: planes of rows, a row per tile.
+// Transforms tiles [begin, end) of a block to points. Each plane has one row per tile.
 template <bool kGradients, typename T>
 void winograd_points(const ConvSizes& s, const TileBlock& block, const T* maps, int64_t begin,
                      int64_t end, const T* zeros, T* values, int64_t plane) {
@@ -205,7 +206,7 @@ void winograd_points(const ConvSizes& s, const TileBlock& block, const T* maps, 
   }
 }
 
-// The results of a block of tiles.
+// Computes the results of a block of tiles.
 template <typename T>
 void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T>& data,
                     const T* zeros, T* values, T* sums) {
@@ -235,7 +236,7 @@ void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T
   }
 }
 
-// Six sums of a line become the gradients of its three weights.
+// Transforms the sums at six points to the gradients of three weights of a line.
 template <typename V>
 DETOPS_INLINE void kernel_line(const V (&m)[6], V (&w)[3]) {
   using T = std::remove_reference_t<decltype(m[0][0])>;
@@ -245,7 +246,7 @@ DETOPS_INLINE void kernel_line(const V (&m)[6], V (&w)[3]) {
   w[2] = T(8. / 27) * (even2 - even1) + m[3];
 }
 
-// The sums of an output at the points, for all channels, to kernels of [9, channels].
+// Transforms one output's sums at the points, for all channels, to kernels [9, channels].
 template <typename T>
 void winograd_kernels(const T* sums, int64_t plane, int64_t channels, T* kernels) {
   for (int64_t c = 0; c < channels; c += kLanes<T>) {

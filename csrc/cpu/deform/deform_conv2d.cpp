@@ -15,7 +15,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   const int64_t tile = deform_tile<A>(g, deepest), tiles = divide_up(positions, tile);
   const DeformMap map(g);
   const int64_t blocks = divide_up(g.channels, kRoIChannels);
-  constexpr int64_t kBytes = 64 << 20;  // of maps at a time
+  constexpr int64_t kBytes = 64 << 20;  // of feature maps in lanes at a time
   const int64_t at_once =
       std::clamp<int64_t>(kBytes / int64_t(sizeof(A)) / (blocks * map.size()), 1, g.images);
   Buffer<A> maps(at_once * blocks * map.size());
@@ -63,18 +63,19 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   }
 }
 
-// Tensors in the arithmetic's type, contiguous, but for the maps' memory formats; those that are
-// not there, or not wanted, are undefined.
+// Contiguous arguments. Feature maps keep their memory format. All but `input` are in the compute
+// type. A missing mask is undefined.
 struct Inputs {
   Tensor grad, input, offset, mask, weight;
 };
 
 struct Gradients {
-  Tensor input, offset, mask, weight;  // the input's in its own dtype
+  Tensor input, offset, mask, weight;  // undefined if not wanted; input is in its own dtype
 };
 
-// A slice of one block of channels, for a number of images: no other task adds to its part of the
-// input's gradient. What several tasks add to is summed afterwards, in the order of the tasks.
+// Backward pass of a slice of one block of channels over some images. No other task adds to this
+// slice's part of the input gradient. Gradients that several tasks add to are summed afterwards, in
+// the order of the tasks.
 template <typename T>
 struct SliceBackward {
   using A = accumulate_t<T>;
@@ -89,8 +90,9 @@ struct SliceBackward {
   Buffer<A> columns = Buffer<A>(taps.stride() * g.points() * kRoIChannels + taps.kRoom);
   Buffer<A> dots = Buffer<A>(taps.stride() * g.points() * 4);
 
-  // `packed` [outputs, points, channels]; to `grad_packed`, alike, the weights' gradient is added,
-  // and the gradients of samples go to sums(image, group) [3, points, positions]: y, x, mask.
+  // `packed` is [outputs, points, channels]. Adds the weight gradient to `grad_packed`, in the same
+  // layout, unless it is null. Writes the gradients of samples (y, x, mask) to sums(image, group),
+  // which is [3, points, positions].
   template <typename Sums>
   void run(const DeformSlice& slice, const A* packed, A* grad_packed, int64_t first, int64_t last,
            const Sums& sums) {
@@ -154,8 +156,8 @@ struct SliceBackward {
   }
 };
 
-// Of an image and an offset group, what the slices have of it, [3, points, positions] each, summed
-// in their order. `first_part` of a slice: the number of its first offset group's sums in an image.
+// Sums the parts of all slices for each image and offset group, [3, points, positions] each, in
+// slice order. first_part[s] is the index of the first part of slice s within an image.
 template <typename A>
 void sum_parts(const DeformGeometry& g, const A* sums, const std::vector<DeformSlice>& slices,
                const std::vector<int64_t>& first_part, const Gradients& out) {
@@ -192,7 +194,7 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   for (const DeformSlice& s : slices) {
     first_part.push_back(first_part.back() + s.end_part(g) - s.first_part(g));
   }
-  // A number that is the same for any number of threads.
+  // A fixed limit, so that the order of summation does not depend on the number of threads.
   const int64_t chunks = std::min<int64_t>(g.images, 8), all_weights = weights.first.back();
   const int64_t part_size = 3 * g.points() * g.positions();
   Buffer<A> grad_packed(out.weight.defined() ? chunks * all_weights : 0);
@@ -230,7 +232,8 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   });
 }
 
-// In an order that no number of threads changes; in double, since a batch has many positions.
+// Sums in an order that does not depend on the number of threads. Sums in double because a batch
+// has many positions.
 template <typename A>
 void sum_bias(const DeformGeometry& g, const Tensor& grad, Tensor& grad_bias) {
   const A* from = grad.const_data_ptr<A>();
@@ -245,7 +248,7 @@ void sum_bias(const DeformGeometry& g, const Tensor& grad, Tensor& grad_bias) {
         for (int64_t o = begin; o < end; ++o) sums[o - begin] += map[p * g.outputs + o];
       }
       for (int64_t o = begin; !last && o < end; ++o) {
-        constexpr int64_t kLanes = 16;  // so that an addition need not wait for the one before it
+        constexpr int64_t kLanes = 16;  // independent sums hide the latency of additions
         double lanes[kLanes] = {};
         for (int64_t p = 0; p < positions; ++p) lanes[p % kLanes] += map[o * positions + p];
         for (const double lane : lanes) sums[o - begin] += lane;

@@ -7,39 +7,39 @@
 #include "../common/host.h"
 #include "../roi/roi_plan.h"
 
-// What the two passes of a deformable convolution share. The samples of a tile of output positions
-// are brought into columns, [position, kernel point, channel], which a matrix product then takes
-// from a near cache. To be included after all other headers.
+// Shared by both passes of a deformable convolution. The samples of a tile of output positions are
+// gathered into columns, [position, kernel point, channel]. A matrix product then reads the columns
+// from L2. Include this file after all other headers.
 namespace detops::cpu {
 
 // The samples of one kernel point at neighbouring output positions.
 template <typename A>
 struct DeformPoint {
   int64_t positions;
-  const A *offset_y, *offset_x, *mask;  // mask: or nullptr
-  const A *window_y, *window_x;         // where each position's window begins
-  A y, x;                               // of the point, from there on
-  A least, height, width;               // where samples count; see math::deform::sample
+  const A *offset_y, *offset_x, *mask;  // mask may be null
+  const A *window_y, *window_x;         // origin of each position's window
+  A y, x;                               // of the point within the window
+  A least, height, width;               // range of valid samples; see math::deform::sample
 };
 
-// Where they lie: the pixel of the first corner, the weights of the four with the mask in them.
-// Room for a whole vector at the end.
+// Location of each sample: the pixel of its first corner, and the weights of all four corners times
+// the mask. The arrays have room for a whole vector at the end.
 template <typename A>
 struct DeformTaps {
   lane_index_t<A>* pixel;
   A* weight[4];
 };
 
-// Samples of a tile of positions in (some channels of) one block, of a DeformMap. Map and columns
-// have room for a whole vector at the end.
+// Samples of a tile of positions, for some or all channels of a DeformMap. Map and columns have
+// room for a whole vector at the end.
 template <typename A>
 struct DeformBlock {
   DeformTaps<A> taps;  // [points, stride]
   int64_t points, positions, stride;
   const A* map;
-  int64_t row;  // pixels from one row of the map to the next
+  int64_t row;  // row stride of the map, in pixels
   int64_t channel, channels;
-  A* columns;  // [position, point, column_stride], from the first of the channels on
+  A* columns;  // [position, point, column_stride], starting at the first of the channels
   int64_t column_stride;
 };
 
@@ -50,15 +50,15 @@ struct DeformBlock {
 
 namespace detops::cpu {
 
-// Channels [channel, channel + channels) and the outputs that they lead to: a part of a group, or
-// `groups` small groups. Groups are alike; each has columns and weights of its own, [group,
+// Channels [channel, channel + channels) and the outputs that depend on them: a part of a group, or
+// `groups` small groups of the same size. Each group has its own columns and weights, [group,
 // position, point, channel] and [group, output, point, channel].
 struct DeformSlice {
   int64_t channel, channels, output, outputs, groups;
 
   int64_t group_channels() const { return channels / groups; }
   int64_t group_outputs() const { return outputs / groups; }
-  // The offset groups of its channels are [first, end).
+  // The channels belong to the offset groups [first_part, end_part).
   int64_t first_part(const DeformGeometry& g) const {
     return channel / (g.channels / g.offset_groups);
   }
@@ -67,7 +67,7 @@ struct DeformSlice {
   }
 };
 
-// At most `most` channels each; small groups are taken together up to kRoIChannels.
+// Returns slices of at most `most` channels. Small groups are merged up to kRoIChannels channels.
 inline std::vector<DeformSlice> deform_slices(const DeformGeometry& g, int64_t most) {
   std::vector<DeformSlice> slices;
   const int64_t channels = g.group_channels(), outputs = g.group_outputs();
@@ -82,12 +82,12 @@ inline std::vector<DeformSlice> deform_slices(const DeformGeometry& g, int64_t m
   return slices;
 }
 
-// Channels that are neighbours in the map and in the columns, and belong to one offset group.
+// Channels of one offset group that are adjacent in the map and in the columns.
 struct DeformRun {
-  int64_t offset_group, channel, channels, column;  // column: of the first one, in one position
+  int64_t offset_group, channel, channels, column;  // column: first channel within a position
 };
 
-// Calls visit(run, group of the slice) for the runs of channels [begin, end) of a slice.
+// Calls visit(run, group within the slice) for the runs in channels [begin, end) of a slice.
 template <typename Visit>
 void each_run(const DeformGeometry& g, const DeformSlice& slice, int64_t begin, int64_t end,
               const Visit& visit) {
@@ -101,7 +101,8 @@ void each_run(const DeformGeometry& g, const DeformSlice& slice, int64_t begin, 
   }
 }
 
-// Calls visit(packed, place) for each number in a slice's weights and in [O, C / groups, kh, kw].
+// Calls visit(i, j) for each weight of a slice: i is its index in the packed weights of the slice,
+// j that in [O, C / groups, kh, kw].
 template <typename Visit>
 void each_weight(const DeformGeometry& g, const DeformSlice& slice, const Visit& visit) {
   const int64_t points = g.points(), channels = g.group_channels();
@@ -116,7 +117,7 @@ void each_weight(const DeformGeometry& g, const DeformSlice& slice, const Visit&
   }
 }
 
-// The weights of all slices, packed, and where each begins; the last number is that of all.
+// Packed weights of all slices. Slice s begins at first[s]. The last entry is the total size.
 template <typename A>
 class DeformWeights {
  public:
@@ -139,8 +140,8 @@ class DeformWeights {
   Buffer<A> packed_;
 };
 
-// One block of kRoIChannels channels of one image, [pixel, kRoIChannels], with zeros around it: two
-// rows above, one below, one column on either side.
+// A block of kRoIChannels channels of one image, [pixel, kRoIChannels], padded with zeros: two rows
+// above, one row below, and one column on either side.
 struct DeformMap {
   int64_t height, width;
 
@@ -148,7 +149,7 @@ struct DeformMap {
 
   int64_t rows() const { return height + 3; }
   int64_t row() const { return (width + 2) * kRoIChannels; }
-  // Vectors may reach beyond the last pixel.
+  // Vectors may extend past the last pixel.
   int64_t size() const { return rows() * row() + kRoIChannels; }
 
   template <typename T>
@@ -168,8 +169,8 @@ struct DeformMap {
   }
 };
 
-// As many positions as keep the columns in a near cache: of an image, so that neither the number of
-// threads nor that of images changes a product.
+// Positions per tile, as many as keep the columns in L2. A tile lies within one image, so products
+// depend neither on the number of threads nor on that of images.
 template <typename A>
 int64_t deform_tile(const DeformGeometry& g, int64_t depth) {
   constexpr int64_t kBytes = 512 << 10, kMultiple = 16;
@@ -177,7 +178,7 @@ int64_t deform_tile(const DeformGeometry& g, int64_t depth) {
   return std::clamp(fitting / kMultiple * kMultiple, 6 * kMultiple, 32 * kMultiple);
 }
 
-// A matrix as a tensor, for ATen's products.
+// Wraps a matrix in a tensor for ATen's matrix products.
 template <typename A>
 Tensor matrix(const A* data, int64_t rows, int64_t columns, int64_t row_stride,
               int64_t column_stride = 1) {
@@ -185,21 +186,21 @@ Tensor matrix(const A* data, int64_t rows, int64_t columns, int64_t row_stride,
                    torch::headeronly::CppTypeToScalarType<A>::value);
 }
 
-// What the product of one group of a slice takes, for a tile of positions.
+// Operands of the matrix product of one group of a slice, for a tile of positions.
 struct DeformProduct {
   Tensor outputs;  // [position, output] of the result or its gradient
   Tensor columns;  // [position, point and channel]
   Tensor weight;   // [output, point and channel]
 };
 
-// Where the samples of a tile lie.
+// Sampling points of a tile of positions.
 template <typename A>
 class DeformTile {
  public:
   // Kernels read and write whole vectors.
   static constexpr int64_t kRoom = 16;
 
-  // The mask may be undefined; `most` positions.
+  // The mask may be undefined. A tile has at most `most` positions.
   DeformTile(const DeformGeometry& g, const Tensor& offset, const Tensor& mask, int64_t most)
       : g_(g),
         offset_(elements<A>(offset)),
@@ -211,7 +212,7 @@ class DeformTile {
 
   int64_t stride() const { return stride_; }
 
-  // Positions [begin, begin + count) of an image.
+  // Selects positions [begin, begin + count) of an image.
   void move(int64_t image, int64_t begin, int64_t count) {
     image_ = image, begin_ = begin, count_ = count;
     for (int64_t i = 0; i < count; ++i) {
@@ -241,7 +242,7 @@ class DeformTile {
     }
   }
 
-  // The samples of a run that begins at a channel of the map. Columns are those of all groups.
+  // Returns the samples of a run that begins at `channel` of the map. `columns` holds all groups.
   DeformBlock<A> block(const DeformSlice& slice, const DeformRun& run, int64_t group, const A* map,
                        int64_t channel, A* columns) {
     DeformBlock<A> b{};
@@ -266,7 +267,7 @@ class DeformTile {
   }
 
  private:
-  // Of the columns of one group.
+  // Number of elements in the columns of one group.
   int64_t column_size(const DeformSlice& slice) const {
     return stride_ * g_.points() * slice.group_channels();
   }
@@ -287,8 +288,8 @@ class DeformTile {
   Buffer<A> weights_, windows_;
 };
 
-// For each of [0, tasks). In a parallel region, outside of which a single task would run, the
-// library that multiplies matrices keeps to one thread, and so to one order of its sums.
+// Calls run(begin, end) for parts of [0, tasks). Even a single task runs in a parallel region:
+// there the matrix library uses one thread, and thus one order of summation.
 template <typename Run>
 void each_task(int64_t tasks, const Run& run) {
   parallel_for(std::max<int64_t>(2, tasks), 1, [&](int64_t begin, int64_t end) {

@@ -29,7 +29,7 @@ void deform_locate(const DeformPoint<A>& t, const DeformTaps<A>& taps) {
   }
 }
 
-// One sample: where its corners are and what they weigh.
+// Corner offsets and weights of one sample.
 template <typename A>
 struct DeformSample {
   int64_t corner[4];
@@ -52,8 +52,9 @@ DETOPS_INLINE Vector<A> blend(const DeformSample<A>& s, const Vector<A> (&value)
   return sum;
 }
 
-// Where fewer channels are left than a vector holds, the others are read and written back as they
-// are: quicker than number by number.
+// Returns `v` with all lanes from the n-th on replaced by `others`. In a partial vector of
+// channels, the remaining lanes are read and written back unchanged. This is faster than going
+// element by element.
 template <bool kWhole, typename T>
 DETOPS_INLINE Vector<T> choose_first(int64_t n, Vector<T> v, Vector<T> others) {
   if (kWhole) return v;
@@ -92,7 +93,7 @@ DETOPS_INLINE void take_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
   }
 }
 
-// Columns become the samples.
+// Writes the samples to the columns.
 template <typename A>
 void deform_gather(const DeformBlock<A>& t) {
   if (t.channels == kRoIChannels) {
@@ -102,8 +103,8 @@ void deform_gather(const DeformBlock<A>& t) {
   }
 }
 
-// The gradient in the columns is added to `grad_map`, and its products with the corners' values to
-// `dots`, [4, points, stride]; then the columns become the samples.
+// Adds the gradient in the columns to `grad_map`, and its products with the values at the corners
+// to `dots`, [4, points, stride]. Then overwrites the columns with the samples.
 template <typename A>
 void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
   if (t.channels == kRoIChannels) {
@@ -113,7 +114,7 @@ void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
   }
 }
 
-// From the dots of a point, 4 rows `stride` apart, to the gradients of its place and mask.
+// Computes the gradients of a point's position and mask from its dots, 4 rows `stride` apart.
 template <typename A>
 void deform_differentiate(const DeformPoint<A>& t, const A* dots, int64_t stride, A* grad_y,
                           A* grad_x, A* grad_mask) {

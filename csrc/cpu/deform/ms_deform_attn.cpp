@@ -4,7 +4,8 @@
 
 namespace detops::cpu {
 
-// Asks for memory that is read, or written, soon: it lies too far apart for a pattern to be seen.
+// Prefetches memory that will soon be read or written. Its addresses are too scattered for the
+// hardware prefetcher.
 template <bool kWritten = false>
 inline __attribute__((always_inline)) void fetch(const void* data, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) {
@@ -12,7 +13,7 @@ inline __attribute__((always_inline)) void fetch(const void* data, int64_t bytes
   }
 }
 
-// The levels of a query's samples, padded with what a vector may read beyond them.
+// Levels of the samples of a query. The arrays are padded for reads of whole vectors.
 template <typename A>
 struct SampleLevels {
   const lane_index_t<A>*height, *width, *start;
@@ -22,14 +23,14 @@ struct SampleLevels {
 // The values of one head of one image.
 template <typename T>
 struct HeadValues {
-  const T* data;  // [S, D], positions `stride` apart
+  const T* data;  // [S, D], with row stride `stride`
   int64_t stride, channels;
-  const T* beyond;  // [D] zeros: what lies beyond the border
+  const T* beyond;  // [D] zeros, the values beyond the border
 };
 
-// The same together with their gradients, close to one another: a row per position, from position
-// -1 on, which stands for all that lies beyond the border. A row is the values, then the gradients,
-// each padded with zeros to `padded` numbers, whole vectors.
+// The values of a head next to their gradients, one row per position. Row -1 stands for all
+// positions beyond the border. A row holds the values, then the gradients, each padded with zeros
+// to `padded` elements, a multiple of the vector size.
 template <typename A>
 struct HeadRows {
   A* data;
@@ -46,10 +47,10 @@ namespace {
 
 constexpr int64_t kSamplesPerThread = 4096;
 
-// The backward pass asks for what it reads of queries ahead: those of one head lie far apart.
+// Queries to prefetch ahead in the backward pass: those of one head are far apart in memory.
 constexpr int64_t kAhead = 4;
 
-// The tensors as kernels want them.
+// Arguments in the form that kernels read.
 template <typename T>
 class Attention {
  public:
@@ -85,10 +86,10 @@ class Attention {
     std::fill_n(zeros_.data(), channels, T{});
   }
 
-  // Up to whole vectors.
+  // Rounds up to whole vectors.
   static int64_t padded(int64_t n) { return round_up(n, DETOPS_IN_USE(kLanes<A>)); }
 
-  // Where a head of an image begins in tensors like the value.
+  // Offset of a head of an image in tensors with the shape of `value`.
   int64_t offset(int64_t image, int64_t head) const {
     return (image * positions * heads + head) * channels;
   }
@@ -97,7 +98,7 @@ class Attention {
     return {first_value_ + offset(image, head), heads * channels, channels, zeros_.data()};
   }
 
-  // `i` counts heads of queries of images.
+  // `i` is an index into [image, query, head], flattened.
   const A* locations(int64_t i) const { return first_location_ + 2 * i * samples; }
   const A* weights(int64_t i) const { return first_weight_ + i * samples; }
 
@@ -106,14 +107,14 @@ class Attention {
 
  private:
   Tensor value_, locations_, weights_;
-  // Asked for once: a call of the stable ABI takes as long as many a sample.
+  // Cached: a call to the stable ABI can take as long as a sample.
   const T* first_value_;
   const A *first_location_, *first_weight_;
   Buffer<lane_index_t<A>> levels_;
   Buffer<T> zeros_;
 };
 
-// A thread owns a head of an image, and adds its queries in their order.
+// Each thread owns heads of images and adds their queries in order.
 template <typename T, typename A = accumulate_t<T>>
 void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations, A* to_weights) {
   const auto kernel = DETOPS_IN_USE(ms_deform_attn_backward<A>);

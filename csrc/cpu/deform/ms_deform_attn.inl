@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. Places and weights are computed for as many
-// samples at a time as a vector has lanes; values and their gradients are vectors over channels.
+// Included once per instruction set; see variants.h. Positions and weights are computed for a
+// vector of samples at a time. Values and their gradients are vectors over channels.
 
 #include "../../math/deform.inl"
 
-// A vector of samples, and where each finds its four corners.
+// A vector of samples, and the positions of their four corners.
 template <typename A>
 struct SampleLanes {
   attention::Place<Vector<A>> place;
   Vector<A> weight, width, height;
   int64_t count;
   lane_index_t<A> position[4][kLanes<A>];
-  A share[4][kLanes<A>];  // of the attention weight
+  A share[4][kLanes<A>];  // weight of the corner times the attention weight
 };
 
 template <typename A>
@@ -43,12 +43,12 @@ DETOPS_INLINE const T* values_at(const HeadValues<T>& h, int64_t position) {
   return position < 0 ? h.beyond : h.data + position * h.stride;
 }
 
-// Channels from c on: as many as kVectors hold, or n at the end, in a single vector.
+// Adds samples to the channels from c on: kVectors vectors, or the last n in a single vector.
 template <int kVectors, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void add_samples(const HeadValues<T>& h, const SampleLanes<A>& s, int64_t c,
                                int64_t n, A* sum) {
   constexpr int64_t kWidth = kLanes<A>;
-  // Two sums each: a sum waits for its last addition.
+  // Two sums per vector hide the latency of additions.
   Vector<A> upper[kVectors], lower[kVectors];
   DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
     upper[v] = load(sum + c + v * kWidth);
@@ -71,7 +71,8 @@ DETOPS_INLINE void add_samples(const HeadValues<T>& h, const SampleLanes<A>& s, 
   }
 }
 
-// Locations are [samples, 2] and weights [samples], those of one query; scratch: [D padded].
+// Computes one head of one query. Locations are [samples, 2], weights [samples]. `sum` is scratch,
+// [D] padded to whole vectors.
 template <typename T, typename A = accumulate_t<T>>
 void ms_deform_attn_forward(const SampleLevels<A>& levels, const HeadValues<T>& h,
                             const A* locations, const A* weights, T* output, A* sum) {
@@ -90,7 +91,7 @@ void ms_deform_attn_forward(const SampleLevels<A>& levels, const HeadValues<T>& 
   }
 }
 
-// Writes the gradients to locations and weights, and adds to those of the values.
+// Writes the gradients of locations and weights, and adds to those of the values.
 template <typename A>
 void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& rows,
                              const A* locations, const A* weights, const A* grad, A* to_locations,
@@ -131,10 +132,10 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
   }
 }
 
-// The rows of a head lie far apart in a tensor of all heads; see fetch.
+// Rows to prefetch ahead. In a tensor of all heads, rows of one head are far apart; see fetch.
 constexpr int64_t kRowsAhead = 16;
 
-// Values in, gradients zero.
+// Loads the values and sets the gradients to zero.
 template <typename T, typename A = accumulate_t<T>>
 void load_attention_rows(const HeadValues<T>& h, int64_t positions, const HeadRows<A>& rows) {
   for (int64_t i = -1; i < positions; ++i) {

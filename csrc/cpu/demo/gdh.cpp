@@ -5,9 +5,9 @@
 namespace detops::cpu {
 namespace {
 
-// Elements are moved as they are, whatever they mean: a type of the same size will do. Where those
-// of a row lie far apart, a line of the cache holds elements of several rows: these are copied
-// together, in squares as wide as a line, while the lines of the next square are on their way.
+// Copies elements as bits, so any type of the same size will do. If the elements of a row are far
+// apart, a cache line holds elements of several rows. These rows are copied together, in squares as
+// wide as a cache line, while the next square is prefetched.
 template <typename Element>
 void copy(const math::Strided& from, const void* data, void* out, int64_t begin, int64_t end) {
   constexpr int64_t kLine = 64 / sizeof(Element);

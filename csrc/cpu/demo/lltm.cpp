@@ -5,11 +5,11 @@
 
 namespace detops::cpu {
 
-// One step of an LLTM; rows are those of the batch.
+// One step of an LLTM. A row is one sample of the batch.
 template <typename T>
 struct LltmStep {
   int64_t state;                        // H
-  int64_t depth;                        // H, or 0 where `gates` holds the state's part already
+  int64_t depth;                        // H, or 0 if `gates` already includes the state's part
   const T* packed;                      // the state's weights
   const T *state_before, *cell_before;  // [B, H]
   T* gates;                             // [B, 3H] in: the input's part; out: after activation
@@ -19,17 +19,17 @@ struct LltmStep {
 template <typename T>
 struct LltmBackStep {
   int64_t state;
-  const T* packed;              // the state's weights, or nullptr: then grad_state stays
+  const T* packed;              // the state's weights, or nullptr to keep grad_state
   const T* gates;               // [B, 3H] after activation
   const T *cell, *grad_output;  // [B, H]
-  T* grad_state;  // [B, H] in: from the step after, or nullptr; out: to the step before
+  T* grad_state;  // [B, H] in: from the next step, or nullptr; out: for the previous step
   T* grad_cell;   // [B, H] likewise
   T* grad_gates;  // [B, 3H] before activation
 };
 
-// out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distances of its rows and
-// columns. That of columns is 1 in `out`, and in `right`, or else it is 1 in `left`, and that of
-// rows in `right`. Of a single column it may be any.
+// out[r, c] = sum over k of left[r, k] right[k, c]. Each matrix has a row and a column stride. The
+// column stride of `out` is 1. Either `right_column` is 1, or `left_depth` and `right_row` both
+// are. With a single column, `right_column` may be anything.
 struct Product {
   int64_t columns, depth;
   const float* left;
@@ -38,7 +38,7 @@ struct Product {
   int64_t right_row, right_column;
   float* out;
   int64_t out_row;
-  bool add;  // to what is in `out`
+  bool add;  // to `out` instead of overwriting it
 };
 constexpr int64_t kProductDepth = 128;
 
@@ -50,15 +50,15 @@ constexpr int64_t kProductDepth = 128;
 namespace detops::cpu {
 namespace {
 
-// Rows of a batch are independent of each other, so each thread takes some of them through all
-// steps: it meets no other thread, and no row's sums depend on how many there are.
+// Rows of a batch are independent, so each thread runs some of them through all steps without
+// synchronising. The sums of a row do not depend on the number of rows.
 template <typename Rows>
 void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
-  constexpr int64_t kWork = 1 << 18;  // multiplications worth a thread
+  constexpr int64_t kWork = 1 << 18;  // minimum number of multiplications per thread
   parallel_for(rows, grain_for(kWork, work_per_row), visit);
 }
 
-// left [N, K] times right [K, M] into out [N, M], or added to what is there.
+// Computes out [N, M] = left [N, K] right [K, M], or adds the product to `out`.
 void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out, bool add = false) {
   if (out.scalar_type() != kFloat) {
     add ? addmm_out(out, out, left, right) : mm_out(out, left, right);
@@ -72,8 +72,8 @@ void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out, b
   });
 }
 
-// [left, more] times weights transposed, plus bias, into out. With rows in the lanes of vectors the
-// weights are read as they lie; a few would leave most lanes empty.
+// Computes out = [left, more] weights^T + bias. With batch rows in the lanes, weights are read in
+// memory order. Fewer than 3 rows would leave most lanes empty.
 void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, const Tensor& bias,
                  const Tensor& out) {
   const int64_t rows = left.size(0), depth = left.size(1), more_depth = more.size(1);
@@ -100,7 +100,7 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
   });
 }
 
-// The state's weights [3H, ...] as a kernel packs them; nothing for a single step.
+// Packs the state's weights [3H, ...] with `kernel`. Returns an empty buffer for a single step.
 template <typename T, typename Pack>
 Buffer<T> pack(const Tensor& weights, int64_t state, int64_t steps, const Pack& kernel) {
   const int64_t columns = DETOPS_IN_USE(kLltmColumns<T>);
@@ -117,7 +117,8 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
   const Widened x(input), w(weights), b(bias), h0(h), c0(c);
 
-  // All steps' inputs in one product, the state's part step by step; of one step, all together.
+  // With several steps, one product covers all inputs, and each step adds the state's part. A
+  // single step uses one product for both.
   const bool packed = steps > 1;
   const Tensor sums = gates.view({steps * rows, 3 * state});
   if (packed) {
@@ -163,7 +164,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   const Tensor dense = in_layout(grad_output, MemoryFormat::Contiguous);
   const Widened g(dense), x(input), w(weights), h0(h);
   const Widened states(output), cell_values(cells), gate_values(gates);
-  // The gradients that travel back from step to step.
+  // Gradients of state and cell that propagate from step to step.
   Tensor to_state;
   if (grad_h) {
     to_state = empty_like(*h0).copy_(*grad_h);
@@ -194,7 +195,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
     });
   }
   const Tensor grads = to_gates.view({steps * rows, 3 * state}), left = grads.t();
-  // Products over all steps; the state before step t is that after step t - 1.
+  // Products over all steps. The state before step t is the state after step t - 1.
   const Tensor of_state = to_weights.narrow(1, 0, state);
   multiply_into(left, x->view({steps * rows, inputs}), to_weights.narrow(1, state, inputs));
   if (steps == 0) {

@@ -6,9 +6,9 @@
 //
 #include "../../math/gates.inl"
 
-// What belongs to one row of a product's result does not depend on how many rows there are.
+// The result of a row does not depend on the number of rows.
 
-// 8 x 3 accumulators out of 32 registers, or 4 x 3 out of 16.
+// 8 x 3 accumulators fit in 32 registers, 4 x 3 in 16.
 constexpr int kTileRows = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;
 
 template <int kRows, int kVectors>
@@ -27,16 +27,16 @@ DETOPS_INLINE void product_tile(const Product& p, int64_t row) {
   each([](float* to, int64_t n, const Vector<float>& sums) { store_first(to, sums, n); });
 }
 
-// Two neighbours again and again.
+// Fills a vector with copies of two adjacent elements.
 DETOPS_INLINE Vector<float> splat_pair(const float* p) {
   int64_t both;
   __builtin_memcpy(&both, p, sizeof both);
   return (Vector<float>)splat(both);
 }
 
-// The same as product_tile for up to a vector of columns, two depths at a time. Of the right
-// matrix, every two rows are zipped, so that a load on the left, of two numbers, serves as many
-// products as there are vectors of pairs: one for each, as above, takes longer than the product.
+// Like product_tile for at most one vector of columns, two depths at a time. Every two rows of the
+// right matrix are interleaved, so loading a pair of left elements serves kVectors products. One
+// load per element, as in product_tile, would take longer than the product.
 template <int kRows, int kVectors>
 DETOPS_INLINE void product_pairs_tile(const Product& p, int64_t row) {
   const float* left = p.left + row * p.left_row;
@@ -86,8 +86,8 @@ void product_pairs(Product p, int64_t begin, int64_t end) {
   for (; row < end; ++row) one(p, row);
 }
 
-// The first kVectors vectors of columns; one alone may be a part. The right matrix is packed where
-// many rows read it: its own rows may all lie in the same few places of the first cache.
+// Computes the first kVectors vectors of columns. A single vector may be partial. The right matrix
+// is packed if many rows read it: in place, its rows may map to the same few L1 cache sets.
 template <int kVectors>
 void product_columns(Product p, int64_t begin, int64_t end) {
   constexpr int64_t kColumns = kVectors * kLanes<float>;
@@ -107,7 +107,7 @@ void product_columns(Product p, int64_t begin, int64_t end) {
   for (; row < end; ++row) product_tile<1, kVectors>(p, row);
 }
 
-// Rows [begin, end), a part of the depth after the other: what is packed fits the first cache.
+// Computes rows [begin, end) in parts along the depth, so that the packed part fits in L1.
 void product(const Product& p, int64_t begin, int64_t end) {
   Product part = p;
   const bool turned = p.columns > 1 && p.right_column != 1;
@@ -140,18 +140,18 @@ void sum_rows(const T* row, int64_t rows, int64_t columns, T* sum) {
   }
 }
 
-// The state's weights are used at every step, and so are packed once: blocks of as many columns as
-// a tile of accumulators has, depth by depth, so that a tile reads them from end to end.
+// Every step reads the state's weights, so they are packed once, in blocks as wide as a tile of
+// accumulators, depth by depth. A tile then reads them sequentially.
 
 constexpr int kBackVectors = 2;
 
-// Packed weights have room for a multiple of this many states.
+// Packed weights pad the state to a multiple of this size.
 template <typename T>
 constexpr int64_t kLltmColumns = kBackVectors * kLanes<T>;
 
-// Weights [3H, ...] with rows `stride` apart, of which the first H columns are used, to
-// [ceil(H / lanes)][H][3][lanes], the three gates of a block of states side by side, or on the way
-// back to [ceil(H / columns)][3H][columns], columns = kBackVectors * lanes.
+// Packs the first H columns of weights [3H, ...] with row stride `stride`.
+// Forward: [ceil(H / lanes)][H][3][lanes], the three gates of a block of states side by side.
+// Backward: [ceil(H / columns)][3H][columns], columns = kBackVectors * lanes.
 template <bool kBack, typename T>
 void lltm_pack(const T* weights, int64_t stride, int64_t state, T* packed) {
   constexpr int64_t kWidth = kBack ? kLltmColumns<T> : kLanes<T>;
@@ -191,7 +191,7 @@ DETOPS_INLINE void lltm_forward_tile(const LltmStep<T>& s, int64_t row, int64_t 
   }
 }
 
-// One step of rows [begin, end).
+// Computes one step of rows [begin, end).
 template <typename T>
 void lltm_forward(const LltmStep<T>& s, int64_t begin, int64_t end) {
   for (int64_t j = 0; j < s.state; j += kLanes<T>) {
@@ -216,7 +216,7 @@ DETOPS_INLINE void lltm_backward_tile(const LltmBackStep<T>& s, int64_t row, int
   }
 }
 
-// One step back of rows [begin, end): the gradients of the gates, then of the state before.
+// Computes one step back of rows [begin, end): gradients of the gates, then of the previous state.
 template <typename T>
 void lltm_backward(const LltmBackStep<T>& s, int64_t begin, int64_t end) {
   const int64_t state = s.state;

@@ -4,7 +4,7 @@
 
 namespace detops::cpu {
 
-// The parameters of an MLP, vectors of hidden units padded with zeros to whole vectors.
+// Parameters of an MLP. Vectors of hidden units are padded with zeros to whole vectors.
 template <typename T>
 struct MlpLayers {
   int64_t inputs, hidden, padded, outputs;
@@ -14,7 +14,7 @@ struct MlpLayers {
   const T* output_bias;     // [outputs]
 };
 
-// Likewise; `input` is nullptr where it is not wanted, else [rows, inputs].
+// Gradients in the same layout. `input` is [rows, inputs], or nullptr if it is not wanted.
 template <typename T>
 struct MlpGradients {
   T *input, *hidden_weights, *hidden_bias, *output_weights, *output_bias;
@@ -28,23 +28,23 @@ struct MlpGradients {
 namespace detops::cpu {
 namespace {
 
-// More weights than the first cache holds go through matrix products, not through the fused kernel.
+// Layers with more weights than L1 holds use matrix products instead of the fused kernel.
 constexpr int64_t kFusedWeights = 4096;
 constexpr int64_t kLanesAtMost = 16;
-// Rows whose gradients are summed before they meet those of others: sums depend on neither the
-// number of threads nor, in their rounding, much on the number of rows.
+// Rows per partial sum of the gradients. Sums do not depend on the number of threads, and their
+// rounding error depends little on the number of rows.
 constexpr int64_t kChunk = 512;
 
-// Numbers of a vector of hidden units with its padding.
+// Returns the number of hidden units with padding.
 int64_t whole(int64_t units) { return round_up(units, kLanesAtMost); }
 
-// Whether layers go through the fused kernel.
+// Returns whether the layers fit the fused kernel.
 bool fits(const Tensor& hidden_weights, const Tensor& output_weights) {
   const int64_t rows = hidden_weights.size(1) + output_weights.size(0) + 1;
   return whole(hidden_weights.size(0)) * rows <= kFusedWeights;
 }
 
-// Owns what it points at, but for the bias of the outputs.
+// Owns the memory that it points to, except for the bias of the outputs.
 template <typename T>
 struct Layers : MlpLayers<T> {
   Buffer<T> memory;
@@ -73,8 +73,8 @@ struct Layers : MlpLayers<T> {
 template <typename T>
 void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, const T* grad,
                     int64_t rows, T* to_input, const std::array<T*, 4>& to) {
-  // A chunk's gradients: hidden weights [I, P], hidden bias [P], output weights [O, P], output
-  // bias.
+  // Gradients of a chunk: hidden weights [I, P], hidden bias [P], output weights [O, P], output
+  // bias [O].
   const int64_t size = m.padded * (m.inputs + 1 + m.outputs) + m.outputs;
   const int64_t chunks = std::max<int64_t>(1, divide_up(rows, kChunk));
   Buffer<T> sums(chunks * size);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. One hidden layer with relu, a row at a time:
-// its hidden units stay in registers and in one line of cache. Vectors run over hidden units.
+// Included once per instruction set; see variants.h. One hidden layer with relu, computed row by
+// row: its hidden units stay in registers and in one cache line. Vectors run over hidden units.
 
-// Rows [begin, end).
+// Computes rows [begin, end).
 template <typename T>
 void mlp_forward(const MlpLayers<T>& m, const T* input, int64_t begin, int64_t end, T* hidden,
                  T* output) {
@@ -16,10 +16,10 @@ void mlp_forward(const MlpLayers<T>& m, const T* input, int64_t begin, int64_t e
       for (int64_t k = 0; k < m.inputs; ++k) {
         h = fused(splat(x[k]), load(m.hidden_weights + k * m.padded + j), h);
       }
-      h = h < zero ? zero : h;  // NaN stays
+      h = h < zero ? zero : h;  // keeps NaN
       const int64_t n = m.hidden - j;
       store_first(hidden + row * m.hidden + j, h, n);
-      // After the last unit: zero, also where an infinite input met a weight of zero.
+      // Zero the padding lanes: an infinite input times a zero weight is NaN there.
       h = lane_numbers<T>() < lane_index_t<T>(n) ? h : zero;
       for (int64_t o = 0; o < m.outputs; ++o) {
         out[o] += sum_lanes<T>(h * load(m.output_weights + o * m.padded + j));
@@ -28,7 +28,7 @@ void mlp_forward(const MlpLayers<T>& m, const T* input, int64_t begin, int64_t e
   }
 }
 
-// Adds the rows [begin, end) to the gradients of the parameters.
+// Adds the contributions of rows [begin, end) to the gradients of the parameters.
 template <typename T>
 void mlp_backward(const MlpLayers<T>& m, const T* input, const T* hidden, const T* grad,
                   int64_t begin, int64_t end, const MlpGradients<T>& to) {

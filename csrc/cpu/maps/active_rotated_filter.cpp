@@ -7,11 +7,12 @@ namespace {
 
 constexpr int64_t kElementsPerThread = 1 << 15;
 
-// Where entries go: to[rotation, entry]; and where they come from: for each place of each rotation
-// the first entry that goes there, and from each entry the next one, or -1.
+// Mapping of filter entries to rotated positions. to[rotation, entry] is the position that an entry
+// moves to. `first` is the first entry that moves to each position of each rotation. `next` links
+// each entry to the next one with the same position, or is -1.
 struct Turns {
   std::vector<int32_t> to, first, next;
-  bool one_each = true;  // every place has one entry
+  bool one_each = true;  // every position receives one entry
 
   Turns(const char* op, const Tensor& indices, const TurnedFilters& g)
       : to(g.rotations * g.entries), first(to.size(), -1), next(to.size(), -1) {
@@ -36,7 +37,7 @@ void each_filter(const TurnedFilters& g, const Run& run) {
   parallel_each(g.filters(), grain_for(kElementsPerThread, g.entries * g.rotations), run);
 }
 
-// Copies entries, or adds up those of places that have none or several.
+// Copies entries, or sums them if positions receive none or several.
 template <bool kOneEach, typename T>
 void turn(const TurnedFilters& g, const Turns& turns, const T* input, T* output) {
   each_filter(g, [&](int64_t i) {

@@ -4,7 +4,7 @@
 
 namespace detops::cpu {
 
-// Rows are kept in whole vectors, which may be read `radius` pixels off either end.
+// Rows are padded to whole vectors, and by `radius` more pixels on either side.
 struct ReassemblyRows : Reassembly {
   int64_t whole, padded;
 
@@ -12,7 +12,7 @@ struct ReassemblyRows : Reassembly {
       : Reassembly(g), whole(round_up(width, lanes)), padded(whole + 2 * radius()) {}
 
   int64_t phases() const { return scale * scale; }
-  // Where the output row begins that is the py-th of a row of features.
+  // Offset of output row py of a row of features.
   int64_t output_row(int64_t row, int64_t py) const { return (scale * row + py) * output_width(); }
 };
 
@@ -25,10 +25,10 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kProductsPerThread = 1 << 16;
-constexpr int kTogether = 4;  // channels
+constexpr int kTogether = 4;  // channels per call of a kernel
 
-// Calls visit(scratch, own, row) for each row of features and each group, by its number among those
-// of all images; a thread has scratch memory of `size` numbers.
+// Calls visit(scratch, own, row) for each row of features and each group. `own` is an index into
+// [image, group], flattened. Each thread has `size` elements of scratch memory.
 template <typename A, typename Visit>
 void each_row(const Reassembly& g, int64_t size, const Visit& visit) {
   const int64_t work = g.channels * g.taps() * g.output_size() / g.height;
@@ -121,7 +121,7 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
                      Tensor& to_masks) {
   const ScalarType type = features.scalar_type(), wider = compute_type(type);
   const Reassembly sizes(features, kernel_size, group_size, scale_factor);
-  // All in the type that is summed in.
+  // Everything in the accumulation type.
   const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;

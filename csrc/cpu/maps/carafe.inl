@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. A row of features and the `scale` rows of
-// output pixels that come from it are taken together. Output pixels at the same place (a phase)
-// within their feature pixel are split from the others: they are neighbours as the features are.
+// Included once per instruction set; see variants.h. A row of features is processed together with
+// its `scale` rows of output pixels. Output pixels are split by phase, their position within the
+// feature pixel. Those of one phase are adjacent, as the features are.
 
-// to[phase * stride + x] = row[scale * x + phase], and zeros up to a whole row.
+// to[phase * stride + x] = row[scale * x + phase], padded with zeros to a whole row.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void split_row(const T* row, const ReassemblyRows& g, int64_t scale, A* to,
                              int64_t stride) {
@@ -26,7 +26,7 @@ DETOPS_INLINE void split_row(const T* row, const ReassemblyRows& g, int64_t scal
   }
 }
 
-// The reverse.
+// Inverse of split_row.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void merge_row(const A* from, int64_t stride, const ReassemblyRows& g, T* row) {
   constexpr int64_t kWidth = kLanes<A>;
@@ -49,7 +49,7 @@ DETOPS_INLINE void clear(A* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = 0;
 }
 
-// to[tap, phase of both axes, x]: the masks of a group over a row of features.
+// Loads the masks of a group for a row of features into to[tap, phase of both axes, x].
 template <typename A>
 void load_masks(const ReassemblyRows& g, const A* masks, int64_t row, A* to) {
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
@@ -59,8 +59,8 @@ void load_masks(const ReassemblyRows& g, const A* masks, int64_t row, A* to) {
   }
 }
 
-// to[phase, x + radius] for the rows that a row of features becomes in a plane enlarged by `scale`;
-// it may be off the map.
+// Loads to[phase, x + radius] from a plane that is `scale` times as large as the features: the rows
+// that cover one row of features. A row off the feature map is zero.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_padded(const ReassemblyRows& g, int64_t scale, const T* plane, int64_t row,
                                A* to) {
@@ -75,7 +75,7 @@ DETOPS_INLINE void load_padded(const ReassemblyRows& g, int64_t scale, const T* 
   }
 }
 
-// to[channel, i, x + radius]: the kernel's rows around a row of features.
+// Loads the rows under the kernel around a row of features into to[channel, i, x + radius].
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_features(const ReassemblyRows& g, const T* features, int64_t channels,
                                  int64_t row, A* to) {
@@ -86,7 +86,7 @@ DETOPS_INLINE void load_features(const ReassemblyRows& g, const T* features, int
   }
 }
 
-// Two phases of an output row at a time, so that each vector of features serves both.
+// Computes kPhases phases of an output row together, so that each vector of features serves all.
 template <int kChannels, int kPhases, typename A>
 DETOPS_INLINE void weigh_features(const ReassemblyRows& g, const A* masks, const A* features,
                                   A* sums) {
@@ -113,7 +113,8 @@ DETOPS_INLINE void weigh_features(const ReassemblyRows& g, const A* masks, const
   }
 }
 
-// Output rows of some channels of a group. Scratch: rows[channel, i, x], sums[channel, phase, x].
+// Computes output rows of kChannels channels of a group.
+// Scratch: rows[channel, i, x], sums[channel, phase, x].
 template <int kChannels, typename T, typename A = accumulate_t<T>>
 void reassemble_row(const ReassemblyRows& g, const A* masks, const T* features, int64_t row,
                     A* rows, A* sums, T* output) {
@@ -134,7 +135,7 @@ void reassemble_row(const ReassemblyRows& g, const A* masks, const T* features, 
   }
 }
 
-// Adds what some channels give to the gradient of masks that load_masks would load.
+// Adds the part of kChannels channels to the gradient of masks, in the layout of load_masks.
 template <int kChannels, typename A>
 void add_mask_gradients(const ReassemblyRows& g, const A* grad, const A* features, int64_t row,
                         A* rows, A* split, A* to_masks) {
@@ -175,7 +176,8 @@ void store_masks(const ReassemblyRows& g, const A* from, int64_t row, A* masks) 
   }
 }
 
-// to[i, j, phase, x + radius]: masks of output pixels that a row's features reach by tap (i, j).
+// Loads the masks of the output pixels that a row of features reaches by tap (i, j) into to[i, j,
+// phase, x + radius].
 template <typename A>
 void load_reached_masks(const ReassemblyRows& g, const A* masks, int64_t row, A* to) {
   const int64_t size = g.phases() * g.padded;
@@ -184,7 +186,8 @@ void load_reached_masks(const ReassemblyRows& g, const A* masks, int64_t row, A*
   }
 }
 
-// The gradient of a row of some channels' features. split[channel, i, phase, x] is scratch.
+// Computes the gradient of a row of features in kChannels channels.
+// Scratch: split[channel, i, phase, x].
 template <int kChannels, typename A>
 void gather_feature_gradients(const ReassemblyRows& g, const A* masks, const A* grad, int64_t row,
                               A* split, A* to_features) {

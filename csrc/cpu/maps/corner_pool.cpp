@@ -8,10 +8,11 @@
 namespace detops::cpu {
 namespace {
 
-constexpr int64_t kBeside = 1024;  // lines that a row-by-row pass takes together
+constexpr int64_t kBeside = 1024;  // lines that a row-by-row pass processes together
 constexpr int64_t kElementsPerThread = 1 << 15;
 
-// Calls beside(offset, lines) for parts of the map, or along, where elements are neighbours.
+// Splits the map into parts. Calls along(offset, lines) for each part if the elements of a line are
+// adjacent, otherwise beside(offset, lines).
 template <typename Beside, typename Along>
 void for_each_part(const CornerLines& lines, int64_t lanes, const Beside& beside,
                    const Along& along) {

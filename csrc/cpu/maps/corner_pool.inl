@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-// What comes after `best`; see CornerLines.
+// Returns the running maximum after x; see CornerLines.
 template <typename A>
 DETOPS_INLINE Vector<A> larger_or_later(Vector<A> best, Vector<A> x) {
   return ((x >= best) | (x != x)) ? x : best;
 }
 
-// The gradient of x, whose result was `pooled`, out of that of all from here to the end, `sum`.
+// Returns the gradient of x. `sum` is the gradient, not yet assigned, of all results from x to the
+// end. It goes to x if x is the running maximum `pooled`.
 template <typename A>
 DETOPS_INLINE Vector<A> take_gradient(Vector<A> x, Vector<A> pooled, Vector<A>& sum) {
   const auto counted = (x == pooled) | (x != x);
@@ -16,7 +17,7 @@ DETOPS_INLINE Vector<A> take_gradient(Vector<A> x, Vector<A> pooled, Vector<A>& 
   return taken;
 }
 
-// `count` lines side by side: row by row.
+// Pools `count` adjacent lines, row by row.
 template <typename T, typename A = accumulate_t<T>>
 void pool_beside(const T* input, int64_t length, int64_t step, int64_t count, T* output) {
   for (int64_t i = 0; i < length; ++i, input += step, output += step) {
@@ -28,7 +29,8 @@ void pool_beside(const T* input, int64_t length, int64_t step, int64_t count, T*
   }
 }
 
-// From the last row to the first; `sums` has room for the lines, and whole vectors.
+// Backward pass of pool_beside, from the last row to the first. `sums` has room for all lines,
+// rounded up to whole vectors.
 template <typename T, typename A = accumulate_t<T>>
 void spread_beside(const T* grad, const T* input, const T* pooled, int64_t length, int64_t step,
                    int64_t count, A* sums, T* to_input) {
@@ -45,7 +47,7 @@ void spread_beside(const T* grad, const T* input, const T* pooled, int64_t lengt
   }
 }
 
-// `rows` lines, at most a vector of them, whose elements are neighbours.
+// Pools `rows` lines, at most one per lane, whose elements are adjacent.
 template <typename T, typename A = accumulate_t<T>>
 void pool_along(const T* input, int64_t length, int64_t rows, bool back, T* output) {
   constexpr int64_t kWidth = kLanes<A>;

@@ -8,13 +8,13 @@
 namespace detops::cpu {
 namespace {
 
-// Searches maps of one size; memory is kept from one to the next.
+// Searches heat maps of one size. Scratch memory is reused from one to the next.
 template <typename T>
 class PeakSearch {
  public:
   PeakSearch(int64_t height, int64_t width) : height_(height), width_(width) {}
 
-  // The largest pixel of a map that is enlarged to a box; its place is (x, y).
+  // Returns the largest pixel of a heat map enlarged to a box, and writes its (x, y) to `place`.
   T operator()(const T* map, const T* box, T* place) {
     const math::HeatmapAxis<T> across(box[0], box[2], width_), down(box[1], box[3], height_);
     const int64_t count = across.pixels;

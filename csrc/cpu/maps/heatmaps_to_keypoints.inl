@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. Never fused: the rounding decides which pixel
-// is the largest.
+// Included once per instruction set; see variants.h. No fused multiply-adds: rounding decides which
+// pixel is the largest.
 
-// A row of pixels out of four enlarged rows of cells, and the largest of it, a NaN if there is one.
+// Computes a row of pixels from four enlarged rows of cells. Returns the largest, or NaN if there
+// is one.
 template <typename T>
 T enlarge_rows(const T* const* rows, const T* weights, int64_t count, T* pixels) {
   const Vector<T> w[4] = {splat(weights[0]), splat(weights[1]), splat(weights[2]),
@@ -28,7 +29,8 @@ T enlarge_rows(const T* const* rows, const T* weights, int64_t count, T* pixels)
   return largest;
 }
 
-// A row of cells by the taps of all pixels of a row: [4, count] each.
+// Enlarges a row of cells to a row of pixels.
+// `cell` and `weight` hold the taps of all pixels, [4, count].
 template <typename T>
 void enlarge_columns(const T* __restrict cells, const int32_t* __restrict cell,
                      const T* __restrict weight, int64_t count, T* __restrict pixels) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kProductsPerThread = 1 << 16;
 
-// The pixels where a mask is above 0.
+// Returns the indices of the pixels where a mask is set.
 std::vector<int32_t> pixels_of(const bool* mask, int64_t size) {
   std::vector<int32_t> pixels;
   for (int64_t i = 0; i < size; ++i) {

@@ -4,13 +4,13 @@
 #include "../simd/product.inl"
 
 constexpr int64_t kConvVectors = 3;
-constexpr int64_t kConvOutputs = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums fit registers
+constexpr int64_t kConvOutputs = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;  // their sums fit in registers
 
-// The output pixels that are computed together.
+// Output pixels that are computed together.
 template <typename A>
 constexpr int64_t kConvTile = kConvVectors * kLanes<A>;
 
-// columns[k, j]: what tap k of the kernel's C x kh x kw meets at the output pixel pixels[j].
+// Sets columns[k, j] to the input under tap k (of C x kh x kw) at output pixel pixels[j].
 template <typename T, typename A = accumulate_t<T>>
 void gather_columns(const ConvGeometry& g, const T* features, const int32_t* pixels, int64_t count,
                     A* columns) {
@@ -45,7 +45,7 @@ void gather_columns(const ConvGeometry& g, const T* features, const int32_t* pix
   }
 }
 
-// kOutputs rows of the weights times the columns, to the pixels of as many planes.
+// Multiplies kOutputs rows of weights by the columns, into the pixels of kOutputs planes.
 template <int64_t kOutputs, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void multiply_columns(const ConvGeometry& g, const A* weights, const A* bias,
                                     const A* columns, const int32_t* pixels, int64_t count,

@@ -4,24 +4,24 @@
 
 namespace detops::cpu {
 
-// A point not all of whose pixels are on the map. One that is on it stands for those beyond, with a
-// share of 0; -1 where all are beyond.
+// A point with some of its four pixels off the feature map. These are replaced by a pixel on it,
+// with weight 0, or by -1 if all four are off.
 template <typename A>
 struct EdgePoint {
   int64_t point;
   int64_t pixel[4];
   bool on_map[4];
   A share[4], right, lower;
-  A x, y;  // the sums of its gradient
+  A x, y;  // sums of its gradient
 };
 
-// The points of an image. at[i] is the number of the upper left pixel of point i, the others are
-// its neighbours; that of an edge point, which is listed apart, is 0.
+// The points of an image. at[i] is the index of the upper left pixel of point i. The other three
+// are adjacent to it. Edge points are also listed in `edge`, and at[i] is 0 for them.
 template <typename A>
 struct PlacedPoints {
   lane_index_t<A>* at;
   A* share[4];
-  A *right, *lower;  // nullptr where no gradient of the points is wanted
+  A *right, *lower;  // nullptr if no gradient of the points is wanted
   EdgePoint<A>* edge;
   int64_t count, edges;
 };
@@ -35,9 +35,9 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kSamplesPerThread = 8192;
-constexpr int64_t kGroup = 32;  // channels whose parts of the points' gradients one thread sums
+constexpr int64_t kGroup = 32;  // channels whose point gradients one thread sums
 
-// Owns what a PlacedPoints points at.
+// Owns the memory of a PlacedPoints.
 template <typename A>
 struct PointPlaces : PlacedPoints<A> {
   Buffer<A> shares;
@@ -98,7 +98,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     const auto slope = DETOPS_IN_USE(add_slopes<T>);
     const int64_t groups = divide_up(channels, kGroup),
                   padded = round_up(count, DETOPS_IN_USE(kLanes<A>));
-    // Of each group: x, then y. Those of a point are added up in order.
+    // x, then y, for each group. The groups of a point are summed in order.
     Buffer<A> sums(points_wanted ? images * groups * 2 * padded : 0);
     const T *from = elements<T>(maps), *gradient = elements<T>(outer);
     const A* place = elements<A>(places);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. Points are placed once for all channels of an
-// image, a vector of them at a time; then one plane after the other is sampled, which fits a cache.
+// Included once per instruction set; see variants.h. Points are located once for all channels of an
+// image, a vector at a time. Then planes are sampled one by one: a single plane fits in a cache.
 
 #include "../../math/deform.inl"
 
-// The left and the right pixel of the pairs of neighbours that begin at at[0], at[1], ...
+// Loads the left and right pixels of the pairs that begin at at[0], at[1], ...
 template <int... I>
 DETOPS_INLINE void load_pairs(const double* plane, const int64_t* at, Vector<double>& left,
                               Vector<double>& right, Lanes<I...>) {
@@ -52,7 +52,7 @@ DETOPS_INLINE void load_pairs(const T* plane, const int32_t* at, Vector<float>& 
   right = widened(pairs >> 16, plane);
 }
 
-// The four pixels of a vector of points within the map, in the order of attention::Corners.
+// Loads the four pixels of a vector of points on the map, in the order of attention::Corners.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE attention::Corners<Vector<A>> load_corners(const T* plane, int64_t width,
                                                          const lane_index_t<A>* at) {
@@ -165,8 +165,8 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_
   }
 }
 
-// Adds a plane's part of the gradient of the points, in pixels. That of an edge point is in its own
-// sums: to_x and to_y hold anything there.
+// Adds a plane's part of the gradient of the points, in pixels. Edge points have their own sums.
+// Their elements of to_x and to_y are arbitrary.
 template <typename T, typename A = accumulate_t<T>>
 void add_slopes(const T* plane, const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_x,
                 A* to_y) {

@@ -8,7 +8,7 @@
 
 namespace detops::cpu {
 
-// Pixels whose samples are found together.
+// Number of pixels whose sampling points are located together.
 constexpr int64_t kPixels = 128;
 
 template <typename A>
@@ -18,7 +18,7 @@ struct Refinement {
   int64_t points, images, channels, height, width;
 };
 
-// Some channels of an image as they are.
+// Some channels of an image, in their own layout.
 template <typename From, typename To>
 struct RefinedPlanes : Refinement<accumulate_t<From>> {
   using A = accumulate_t<From>;
@@ -42,14 +42,14 @@ Refinement<A> refinement_of(const Tensor& boxes, double spatial_scale, int64_t p
   return {elements<A>(boxes), A(spatial_scale), points, size[0], size[1], size[2], size[3]};
 }
 
-// The boxes of one image alone.
+// Returns `g` with the boxes of one image.
 template <typename A>
 Refinement<A> in_image(Refinement<A> g, int64_t image) {
   g.boxes += image * g.height * g.width * 5;
   return g;
 }
 
-// A row of an image's pixels as a RoI whose bins they are.
+// Describes a row of pixels as a RoI with one bin per pixel.
 template <typename A>
 struct RowSampling {
   Refinement<A> g;
@@ -67,7 +67,7 @@ struct RowSampling {
   }
 };
 
-// Whether samples are taken straight from the map: tables of them pay for many channels.
+// Returns whether samples are read directly from the map. Tables of taps pay off for many channels.
 template <typename A>
 bool from_samples(const Refinement<A>& g) {
   constexpr int64_t kMost = 24, kExactInFloat = 1 << 24;
@@ -75,7 +75,7 @@ bool from_samples(const Refinement<A>& g) {
          std::max(g.height, g.width) < kExactInFloat;
 }
 
-// Threads share the pixels, or backward the channels of each image.
+// Splits the pixels of each image across threads or, backward, its channels.
 template <typename From, typename To, typename A, typename Kernel>
 void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to, bool backward,
                     const Kernel& kernel) {
@@ -97,7 +97,7 @@ void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to
   }
 }
 
-// Every row of every image as a RoI of the map: forward where M is const, else the gradient.
+// Treats every row of every image as a RoI of the map: forward if M is const, else backward.
 template <typename M, typename P, typename A>
 void refine_rows(const Refinement<A>& g, const Tensor& maps, const Tensor& refined, bool last) {
   Buffer<uint32_t> order(g.height);
@@ -141,8 +141,8 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
     using A = accumulate_t<T>;
     const auto g = refinement_of<A>(places, spatial_scale, points, grad);
     if (from_samples(g)) {
-      // In planes: threads share the channels, and would write the same cache lines of
-      // channels_last.
+      // Threads split the channels. In channels_last they would write to the same cache lines, so
+      // the gradient is summed in planes.
       const auto wider = to_features.options().dtype(compute_type(type));
       const bool in_place = std::is_same_v<T, A> && !last;
       const Tensor sums = in_place ? to_features : empty(grad.sizes(), wider);

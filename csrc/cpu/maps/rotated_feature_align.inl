@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. For few channels: samples are found for a
-// block of pixels, a vector of samples at a time, and taken from one channel after the other. Maps
-// have at least two rows and two columns.
+// Included once per instruction set; see variants.h. For few channels: sampling points are located
+// for a block of pixels, a vector at a time, and then sampled channel by channel. Maps have at
+// least two rows and two columns.
 
 #include "../roi/bin_pool.inl"
 //
@@ -32,7 +32,8 @@ void find_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count
   }
 }
 
-// Calls visit(position, weight) for what a pixel's samples read: a NaN must not meet a zero weight.
+// Calls visit(position, weight) for each element that a pixel's samples read. Skips weights of
+// zero, because 0 * NaN is NaN.
 template <typename From, typename To, typename Visit>
 void visit_exactly(const RefinedPlanes<From, To>& t, int64_t pixel, const Visit& visit) {
   using A = typename RefinedPlanes<From, To>::A;
@@ -43,7 +44,7 @@ void visit_exactly(const RefinedPlanes<From, To>& t, int64_t pixel, const Visit&
   });
 }
 
-// Calls run(samples, first, channel, pixels) for blocks of pixels [begin, end).
+// Calls run(samples, first, channel, pixels) for each channel of each block in [begin, end).
 template <typename From, typename To, typename Run>
 DETOPS_INLINE void each_block(const RefinedPlanes<From, To>& t, int64_t begin, int64_t end,
                               const Run& run) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. The kernels of masks share this.
+// Included once per instruction set; see variants.h. Shared by the mask kernels.
 
 DETOPS_INLINE Vector<uint64_t> load_words(const void* p) {
   Vector<uint64_t> v;
@@ -7,7 +7,7 @@ DETOPS_INLINE Vector<uint64_t> load_words(const void* p) {
   return v;
 }
 
-// A bit for each of 64 bytes tells whether a != b.
+// Compares 64 bytes. Bit i of the result is set if a[i] != b[i].
 DETOPS_INLINE uint64_t unequal_bits(const uint8_t* a, const uint8_t* b) {
 #if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
   return _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(a), _mm512_loadu_si512(b));
@@ -33,7 +33,7 @@ DETOPS_INLINE uint64_t unequal_bits(const uint8_t* a, const uint8_t* b) {
     __builtin_memcpy(&y, b + i, 8);
     x ^= y;
     if (x == 0) continue;
-    // The lowest bit of a byte becomes any of its bits, and these are then moved side by side.
+    // ORs the bits of each byte into its lowest bit, then packs these bits into one byte.
     x |= x >> 4;
     x |= x >> 2;
     x |= x >> 1;

@@ -8,12 +8,12 @@
 
 namespace detops::cpu {
 
-// Masks are compared a tile of 64-bit words at a time, so that those of many masks stay in the
-// cache, and tiles without a pixel are left out.
+// Masks are compared a tile of 64-bit words at a time, so that the tiles of many masks stay in
+// cache. Tiles without a set pixel are skipped.
 constexpr int64_t kTileWords = 128;
-constexpr int64_t kMaskVector = 8;  // words of the widest vector
+constexpr int64_t kMaskVector = 8;  // words in the widest vector
 
-// Where a tile of a mask is.
+// A tile of a mask.
 struct MaskTile {
   const uint64_t* words;
   int64_t index;  // of the mask
@@ -43,7 +43,7 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kPixelsPerThread = 1 << 18;
-constexpr int64_t kCounts = 1 << 18;  // pairs whose shared pixels a thread adds up at a time
+constexpr int64_t kCounts = 1 << 18;  // pairs whose shared pixels a thread counts at a time
 
 auto shared_pixels_in_use() {
 #ifdef DETOPS_X86_TARGETS
@@ -53,15 +53,15 @@ auto shared_pixels_in_use() {
   return DETOPS_IN_USE(add_shared_pixels);
 }
 
-// Masks as bits, and the number of pixels in each and in each of its tiles.
+// Masks packed into bits, with the number of set pixels in each mask and in each of its tiles.
 struct PackedMasks {
-  const int64_t count, size;  // of masks, and of their pixels
+  const int64_t count, size;  // number of masks, and of pixels in each
   const int64_t words = divide_up(size, 64 * kMaskVector) * kMaskVector;
   const int64_t tiles = divide_up(words, kTileWords);
   Buffer<uint64_t> bits{size_t(count * words)};
   Buffer<int64_t> of_tiles{size_t(count * tiles)}, areas{size_t(count)};
 
-  // In the order of the indices, or in that of the tensor where there are none.
+  // Packs masks in the given order, or in the order of the tensor if `order` is null.
   explicit PackedMasks(const Tensor& masks, const uint32_t* order = nullptr)
       : count(masks.size(0)), size(masks.size(1) * masks.size(2)) {
     const Tensor rows = masks.contiguous();
@@ -134,7 +134,7 @@ Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold)
       const float iou = math::mask_overlap(meet, sorted.areas[by], sorted.areas[i], false);
       return double(iou) > iou_threshold;
     };
-    // The numbers of pixels alone decide most pairs.
+    // The areas alone decide most pairs.
     if (!exceeds(std::min(sorted.areas[i], sorted.areas[by]))) return false;
     int64_t most = 0, meet = 0;
     for (int64_t t = 0; t < sorted.tiles; ++t) {

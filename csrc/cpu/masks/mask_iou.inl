@@ -4,12 +4,12 @@
 
 #include "byte_bits.inl"
 
-// How many bits of each lane are set.
+// Counts the set bits of each lane.
 DETOPS_INLINE Vector<uint64_t> count_bits(Vector<uint64_t> v) {
 #if defined(DETOPS_COUNTS_BITS)
   return (Vector<uint64_t>)_mm512_popcnt_epi64((__m512i)v);
 #elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES >= 32
-  // Of each half byte, from a table of 16 bytes.
+  // Looks up each half byte in a table of 16 bytes.
   Vector<uint64_t> table{};
   for (int64_t i = 0; i < kLanes<uint64_t>; ++i) {
     table[i] = i % 2 == 0 ? 0x0302020102010100u : 0x0403030203020201u;
@@ -37,7 +37,8 @@ DETOPS_INLINE Vector<uint64_t> count_bits(Vector<uint64_t> v) {
 #endif
 }
 
-// Packs a mask's pixels into words, up to a whole tile; says how many are set in each tile.
+// Packs the pixels of a mask into words, with zeros up to a whole vector. Writes the number of set
+// pixels of each tile.
 void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* of_tiles) {
   static constexpr uint8_t kNone[64] = {};
   int64_t word = 0;
@@ -77,8 +78,8 @@ DETOPS_INLINE void add_shared_with(const uint64_t* mask, const MaskTile* others,
   }
 }
 
-// The pixels that a mask shares with each of some others, in `words` words of each: added to
-// counts[index].
+// Adds to counts[index] the number of pixels that a mask shares with each of n others, in the first
+// `words` words.
 void add_shared_pixels(const uint64_t* mask, const MaskTile* others, int64_t n, int64_t words,
                        int64_t* counts) {
   int64_t k = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. Only as much of a mask is read as decides its
-// box: rows from both ends, then, in the rows between, what lies outside the columns found so far.
+// Included once per instruction set; see variants.h. Reads only as much of a mask as determines its
+// box: rows from both ends and then, in the rows between, the pixels outside the columns found so
+// far.
 
 #include "byte_bits.inl"
 
@@ -26,7 +27,7 @@ DETOPS_INLINE bool any_bit(Vector<uint64_t> v) {
 #endif
 }
 
-// The first of n bytes, whole elements, that is set; or n.
+// Returns the position of the first set byte in n bytes of whole elements, or n if none is set.
 DETOPS_INLINE int64_t first_set(const uint8_t* p, int64_t n, uint64_t bits) {
   int64_t i = 0;
   while (i + DETOPS_VECTOR_BYTES <= n && !any_bit(load_words(p + i) & bits)) {
@@ -36,13 +37,13 @@ DETOPS_INLINE int64_t first_set(const uint8_t* p, int64_t n, uint64_t bits) {
     const uint64_t word = load_word(p + i) & bits;
     if (word) return i + __builtin_ctzll(word) / 8;
   }
-  // The last word may begin among bytes that are known to be zero.
+  // The last word may overlap bytes already found to be zero.
   i = n < 8 ? 0 : n - 8;
   const uint64_t word = load_word(p + i, n - i) & bits;
   return word ? i + __builtin_ctzll(word) / 8 : n;
 }
 
-// The last of n bytes, whole elements, that is set; or -1.
+// Returns the position of the last set byte in n bytes of whole elements, or -1 if none is set.
 DETOPS_INLINE int64_t last_set(const uint8_t* p, int64_t n, uint64_t bits) {
   int64_t end = n;
   while (end >= DETOPS_VECTOR_BYTES && !any_bit(load_words(p + end - DETOPS_VECTOR_BYTES) & bits)) {
@@ -56,8 +57,8 @@ DETOPS_INLINE int64_t last_set(const uint8_t* p, int64_t n, uint64_t bits) {
   return word ? 7 - __builtin_clzll(word) / 8 : -1;
 }
 
-// The first column and row that are set, and the last ones; zeros where none are. Elements have
-// `size` bytes, of which `bits` make one other than zero.
+// Writes the first column and row with a set element, then the last ones, or zeros if there is
+// none. Elements have `size` bytes. `bits` selects the bits that make one nonzero.
 void find_box(const uint8_t* mask, int64_t height, int64_t row_bytes, int64_t size, uint64_t bits,
               float* box) {
   const int64_t bytes = height * row_bytes, first = first_set(mask, bytes, bits);

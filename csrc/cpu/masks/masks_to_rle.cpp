@@ -12,12 +12,14 @@ namespace {
 
 using namespace cpu;
 
-// A mask as COCO writes it: the lengths of its runs down the columns, the first one of zeros, each
-// less the length two before it from the fourth on, in groups of five bits, low ones first. A
-// character is 48 + group, + 32 where more follow; the highest bit of the last one is the sign.
+// A mask in the compressed RLE format of COCO: the lengths of its runs down the columns, starting
+// with a run of zeros. From the fourth on, each is stored as the difference from the length two
+// before it. A number is split into groups of five bits, low ones first. Each group becomes the
+// character 48 + group, plus 32 if more groups follow. The highest bit of the last group is the
+// sign.
 class RunLengths {
  public:
-  // The value changes at this pixel, counted down the columns.
+  // Ends a run at the pixel where the value changes, counted down the columns.
   void change_at(int64_t pixel) {
     if (used_ + kLongest > text_.size()) text_.resize(2 * text_.size() + 256);
     const int64_t length = pixel - begin_;
@@ -29,7 +31,7 @@ class RunLengths {
       text_[used_++] = static_cast<uint8_t>(48 + group + (more ? 32 : 0));
     }
     two_before_ = one_before_;
-    one_before_ = first_ ? 0 : length;  // the third length is written as it is
+    one_before_ = first_ ? 0 : length;  // the third length is stored as it is
     first_ = false;
     begin_ = pixel;
   }
@@ -38,7 +40,7 @@ class RunLengths {
   int64_t size() const { return static_cast<int64_t>(used_); }
 
  private:
-  static constexpr size_t kLongest = 7;  // 33 bits and a sign
+  static constexpr size_t kLongest = 7;  // groups for 33 bits and a sign
 
   std::vector<uint8_t> text_;
   size_t used_ = 0;
@@ -46,27 +48,27 @@ class RunLengths {
   bool first_ = true;
 };
 
-// Pixels (y, x) at data[y * down + x * right]. A run ends where the byte changes.
+// Pixel (y, x) is data[y * down + x * right]. A run ends where the byte changes.
 struct Mask {
   const uint8_t* data;
   int64_t height, width, down, right;
 };
 
-// The first pixel of a column follows the last one of the column before.
+// In column order, the first pixel of a column follows the last one of the previous column.
 bool starts_with_change(const Mask& m, int64_t x) {
   const uint8_t before = x == 0 ? 0 : m.data[(m.height - 1) * m.down + (x - 1) * m.right];
   return m.data[x * m.right] != before;
 }
 
-// Where neighbours in a column differ, by rows: columns[k] of row y for k from row_end[y - 1] to
-// row_end[y].
+// Positions where a pixel differs from the one above it, by row. Row y has the columns[k] with
+// row_end[y - 1] <= k < row_end[y].
 struct Changes {
   std::vector<uint32_t> columns;
   std::vector<int64_t> row_end;
 };
 
 struct Encoder {
-  // Sorts the changes, which are rare, by column.
+  // Sorts the changes, which are few, by column, and writes the runs.
   void write(const Mask& m, const Changes& changes, RunLengths& runs) {
     const int64_t count = changes.row_end[m.height - 1];
     column_end_.assign(m.width + 1, 0);
@@ -85,7 +87,7 @@ struct Encoder {
     runs.change_at(m.height * m.width);
   }
 
-  // Neighbours in a column are neighbours in memory.
+  // Encodes a mask whose columns are contiguous in memory.
   void along_columns(Mask m, RunLengths& runs) {
     constexpr int64_t kBlock = 4096;
     uint32_t list[kBlock];
@@ -103,8 +105,8 @@ struct Encoder {
     runs.change_at(pixels);
   }
 
-  // Neighbours in a column are in neighbouring rows. Some short rows are compared with those below
-  // them at once, where they are neighbours in memory.
+  // Encodes a mask whose rows are contiguous in memory by comparing each row with the one above it.
+  // Several short rows are compared at once if they are adjacent in memory.
   void along_rows(const Mask& m, RunLengths& runs) {
     constexpr int64_t kShortRow = 128, kTogether = 1 << 14;  // pixels
     const int64_t together = m.width < kShortRow && m.down == m.width ? kTogether / m.width : 1;
@@ -133,8 +135,8 @@ struct Encoder {
   std::vector<uint32_t> row_of_, column_end_;
 };
 
-// All masks are side by side in each pixel, and compared at once: pixel by pixel, or, where pixels
-// are side by side, too, row by row.
+// Finds the changes of all masks at once, for masks interleaved in each pixel. Compares row by row
+// if the pixels of a row are contiguous too, and otherwise pixel by pixel.
 std::vector<Changes> changes_of_all(const Mask& first, int64_t masks) {
   const auto differences = DETOPS_IN_USE(differences);
   const bool whole_rows = first.right == masks;
@@ -164,7 +166,7 @@ void encode(const Tensor& masks, RunLengths* runs) {
     return;
   }
   const bool contiguous = masks.stride(1) == 1 || masks.stride(2) == 1;
-  // A few masks are worth comparing at once only by whole rows.
+  // Comparing a few masks at once pays off only for whole rows.
   const bool side_by_side = !contiguous && masks.stride(0) == 1 && count * width <= UINT32_MAX &&
                             (masks.stride(2) == count || count >= kMany);
   const Tensor pixels = contiguous || side_by_side ? masks : masks.contiguous();
@@ -197,7 +199,7 @@ std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks) {
   if (masks.is_cpu()) {
     encode(masks, runs.data());
   } else {
-    // One at a time, so that a few megabytes are enough on the host.
+    // One mask at a time: a few megabytes of host memory are enough.
     for (int64_t i = 0; i < count; ++i) {
       const Tensor one = masks.narrow(0, i, 1);
       encode(empty(one.sizes(), {one.scalar_type(), kCPU, -1}).copy_(one), runs.data() + i);

@@ -11,13 +11,13 @@ DETOPS_INLINE int64_t list_bits(uint64_t bits, int64_t first, uint32_t* list) {
   return count;
 }
 
-// Lists every i in [0, n) with a[i] != b[i], ascending; returns how many there are.
+// Lists every i in [0, n) with a[i] != b[i] in ascending order. Returns how many there are.
 int64_t differences(const uint8_t* a, const uint8_t* b, int64_t n, uint32_t* list) {
   int64_t count = 0, i = 0;
   for (; i + 64 <= n; i += 64) count += list_bits(unequal_bits(a + i, b + i), i, list + count);
   const int64_t rest = n - i;
   if (rest == 0) return count;
-  if (n >= 64) {  // a block that begins among bytes already compared
+  if (n >= 64) {  // the last block overlaps bytes already compared
     const uint64_t bits = unequal_bits(a + n - 64, b + n - 64) >> (64 - rest);
     return count + list_bits(bits, i, list + count);
   }

@@ -11,9 +11,9 @@
 namespace detops::cpu {
 namespace {
 
-// The pixels of [begin, end) that a mask reaches along one axis: it ends half a cell outside its
-// box. Twice as much is searched, since rounding may shift the last pixel: the taps have the last
-// word.
+// Returns the range of pixels in [begin, end) that a mask reaches along one axis. A mask ends half
+// a cell outside its box. The search starts twice as far outside, because rounding may shift the
+// last pixel: mask_taps decides.
 template <typename T>
 std::pair<int64_t, int64_t> reach(T first, T last, int64_t cells, int64_t begin, int64_t end) {
   const T margin = (last - first) / T(cells) + 1;
@@ -28,7 +28,7 @@ std::pair<int64_t, int64_t> reach(T first, T last, int64_t cells, int64_t begin,
   return {low, high};
 }
 
-// What one thread needs; memory is kept from one mask to the next.
+// Workspace of one thread. Memory is reused for the next mask.
 template <typename T>
 class Paster {
  public:
@@ -37,7 +37,7 @@ class Paster {
     cells_[0] = cells_[mask_width_ + 1] = 0;
   }
 
-  // Rows [begin, end) of the image of mask n. Every byte is written once.
+  // Writes rows [begin, end) of the image of mask n, every byte once.
   void paste(int64_t n, int64_t begin, int64_t end, uint8_t* pixels) {
     const T* box = boxes_.const_data_ptr<T>() + 4 * n;
     const auto [top, bottom] = reach(box[1], box[3], mask_height_, begin, end);
@@ -70,8 +70,8 @@ class Paster {
   }
 
  private:
-  // A row of cells, numbered from the border of zeros above the mask, at the columns in reach. The
-  // two rows in use are neighbours: one is even, one odd.
+  // Returns a row of cells, interpolated at the columns in reach. Row 0 is the border of zeros
+  // above the mask. The two rows in use are adjacent: one is even, one odd.
   const T* stretched(int64_t row) {
     Stretched& s = stretched_[row & 1];
     T* values = s.values.data();
@@ -113,7 +113,7 @@ void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t heig
   auto* pixels = static_cast<uint8_t*>(pasted.mutable_data_ptr());
   DETOPS_WIDE_SWITCH(type, [&] {
     constexpr int64_t kPixelsPerThread = 1 << 16;
-    // By rows of all masks, so that a few large ones are shared by the threads as well.
+    // Splits the rows of all masks, so that threads can also share a few large masks.
     parallel_for(pasted.size(0) * height, grain_for(kPixelsPerThread, width),
                  [&](int64_t begin, int64_t end) {
                    Paster<scalar_t> paster(cells, places, width, threshold);

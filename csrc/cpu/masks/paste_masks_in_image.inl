@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. Plain loops that the compilers turn into
-// vectors. Never fused: the rounding decides which pixels are set.
+// Included once per instruction set; see variants.h. Plain loops that compilers vectorise. Never
+// fused: the rounding decides which pixels are set.
 
 template <bool kSoft, typename T>
 void paste_row(const T* __restrict low, const T* __restrict high, T weight_low, T weight_high,

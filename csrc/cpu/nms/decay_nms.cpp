@@ -10,8 +10,8 @@
 namespace detops::cpu {
 namespace {
 
-// The boxes that are left, in input order, their scores, and where they come from. A score of NaN
-// marks a box that is selected or dropped; there are such after the last up to a whole vector.
+// The remaining boxes in input order, with their scores (`list.more`) and input indices. A NaN
+// score marks a box that was selected or dropped. kColumnPadding NaN scores follow the last box.
 template <typename T>
 struct SoftNmsBoxes {
   static constexpr T kNone = std::numeric_limits<T>::quiet_NaN();
@@ -30,13 +30,13 @@ struct SoftNmsBoxes {
     end();
   }
 
-  // Removes the k-th box.
+  // Removes and returns box k.
   math::OverlapBox<T> take(int64_t k) {
     list.more[k] = kNone;
     return {box_at(list, k), list.area[k], 0};
   }
 
-  // Closes the gaps; returns where the k-th box is now.
+  // Closes the gaps. Returns the new position of box k.
   int64_t compact(int64_t k) {
     int64_t to = 0, now = k;
     for (int64_t i = 0; i < count; ++i) {
@@ -55,9 +55,9 @@ struct SoftNmsBoxes {
   void end() { std::fill_n(list.more + count, kColumnPadding, kNone); }
 };
 
-// By which factor the scores of one label fall, boxes [first, last) of a list, whose further
-// numbers are math::decay::matrix_term. All threads meet the boxes of a block with those before it,
-// of which everything is known; then one thread settles the block in order.
+// Computes the factors for the scores of one label: boxes [first, last) of the list, where
+// `list.more` holds math::decay::matrix_term. For each block, all threads compare its boxes with
+// the boxes before the block, whose terms are final. One thread then settles the block in order.
 template <math::Decay kind, typename T>
 void settle(const BoxColumns<T>& list, int64_t first, int64_t last, T sigma, T* factors) {
   constexpr int64_t kBlock = 256, kPairsPerThread = 1 << 15;
@@ -78,7 +78,7 @@ void settle(const BoxColumns<T>& list, int64_t first, int64_t last, T sigma, T* 
   }
 }
 
-// The new scores of matrix NMS, by input order.
+// Returns the decayed scores of matrix NMS in input order.
 template <math::Decay kind, typename T>
 Buffer<T> rescored(const math::Box<T>* boxes, const T* scores, const Selection& selection, T sigma,
                    T min_score) {
@@ -88,19 +88,20 @@ Buffer<T> rescored(const math::Box<T>* boxes, const T* scores, const Selection& 
   const BoxColumns<T> list(n);
   for (int64_t i = 0; i < n; ++i) {
     const int64_t from = order[i];
-    // A box without a score says nothing, and is dropped.
+    // A box with a NaN score decays no other box and is dropped.
     if (scores[from] == scores[from]) list.set(i, boxes[from]);
   }
   const auto settle_segment = [&](int64_t k) {
     const int64_t begin = selection.begin(k);
     int64_t end = selection.ends()[k];
-    // Scores only fall: what is below the limit now will be dropped, and says nothing that matters.
+    // Scores only fall: boxes below the limit now will be dropped, and can only decay boxes that
+    // are dropped too.
     while (min_score > 0 && end > begin && scores[order[end - 1]] < min_score) {
       factors[--end] = T(1);
     }
     settle<kind>(list, begin, end, sigma, factors.data());
   };
-  // Long labels one after another, each by all threads; then the others side by side.
+  // Long labels run one at a time, each on all threads. The others then run in parallel.
   constexpr int64_t kLong = 4096, kSettled = 1024;
   const auto segments = static_cast<int64_t>(selection.ends().size());
   const auto is_long = [&](int64_t k) { return segments == 1 || selection.count(k) >= kLong; };
@@ -131,7 +132,7 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
     Buffer<int64_t> index(n);
     Buffer<scalar_t> score(n);
     int64_t count = 0;
-    // The first look is with a box that meets none, which by the linear rule changes no score.
+    // The empty box meets no other, so under the linear rule this pass only finds the best score.
     int64_t remaining = 0;
     int64_t best = DETOPS_IN_USE(soft_nms_rescale<math::Decay::kLinear, scalar_t>)(
         left.list, left.count, {{0, 0, 0, 0}, 0, 0}, rule, remaining);

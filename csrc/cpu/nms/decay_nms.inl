@@ -16,9 +16,10 @@ DETOPS_INLINE V power_of_two(V shifted) {
 //
 #include "../simd/bounds.inl"
 
-// One selection of soft NMS: lowers the scores of what overlaps the selected box and drops what
-// falls too low, in one pass over the first `count` boxes. Gives the first of the highest scores,
-// or -1 where none is left, and how many are.
+// Performs one step of soft NMS in one pass over the first `count` boxes: decays the scores of
+// boxes that overlap the selected one and drops boxes below the minimum score. Returns the first
+// index of the highest score, or -1 if no box is left. Sets `remaining` to the number of boxes that
+// are left.
 template <math::Decay kind, typename T>
 int64_t soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
                          const math::OverlapBox<T>& selected, const math::SoftNmsRule<T>& rule,
@@ -26,7 +27,7 @@ int64_t soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
   const math::Box<Vector<T>> a = splat_box(selected.box);
   const Vector<T> area = splat(selected.area);
   const Vector<T> dropped = splat(static_cast<T>(__builtin_nanf("")));
-  // Below a threshold of zero even boxes that do not meet lose their scores.
+  // Below a threshold of 0 the naive rule decays even the scores of disjoint boxes.
   const bool everywhere = kind == math::Decay::kNaive && rule.threshold < 0;
   Largest<T> best = larger_than(static_cast<T>(-__builtin_inff()));
   Vector<lane_index_t<T>> left{};
@@ -48,7 +49,8 @@ int64_t soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
   return first_of(best, highest);
 }
 
-// Boxes [begin, end) raise the largest IoU and the largest math::decay::matrix_weight of box j.
+// Compares box j with boxes [begin, end). Updates its largest IoU and its largest
+// math::decay::matrix_weight.
 template <math::Decay kind, typename T>
 void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int64_t j,
                      T& largest_iou, T& largest_weight) {
@@ -58,11 +60,11 @@ void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int6
   Vector<T> most = splat(largest_iou), weight = splat(largest_weight);
   for (int64_t i = begin; i < end; i += kLanes<T>) {
     Vector<T> meet = pairwise::intersection(load_box(list, i), a);
-    // What lies after the last box meets nothing.
+    // Excludes the lanes past the last box.
     if (end - i < kLanes<T>) {
       meet = lane_numbers<T>() < static_cast<Index>(end - i) ? meet : Vector<T>{};
     }
-    // Boxes that do not meet say nothing.
+    // Disjoint boxes change neither maximum.
     if (greater_bits(meet, Vector<T>{}) == 0) continue;
     const Vector<T> iou = pairwise::iou(meet, load(list.area + i) + area - meet);
     most = max(most, iou);

@@ -11,14 +11,14 @@
 namespace detops::cpu {
 namespace {
 
-// From how many boxes on one class is worth several threads. They settle all of its boxes, where
-// one thread ends with the last that is to be kept.
+// Minimum number of boxes to run one class on several threads. They settle every box of the class,
+// while one thread stops at the last box that is to be kept.
 constexpr int64_t kShared = 32768;
 bool worth_threads(int64_t n, int64_t limit) {
   return n >= grain_of(kShared) && limit > n / 16 && get_num_threads() > 1 && !in_parallel_region();
 }
 
-// The coordinates of the first n boxes of an order, column by column.
+// Returns the first n boxes of an order as columns of coordinates.
 template <typename T>
 NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double threshold,
                        Buffer<T>& memory) {
@@ -31,9 +31,9 @@ NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double 
   return {x1, y1, x2, y2, n, threshold, n, nullptr};
 }
 
-// A box falls to a better one that overlaps it.
+// A box is suppressed by a better one that overlaps it.
 struct OverlapRule {
-  // One class by several threads; undefined where one is better.
+  // Runs NMS of one class on several threads. Returns an undefined tensor if one thread is better.
   static Tensor select_of_one_class(const Tensor& boxes, const Tensor& scores, double threshold,
                                     int64_t limit, const Options& indices) {
     const int64_t n = boxes.size(0);
@@ -58,7 +58,7 @@ struct OverlapRule {
     const int64_t n = selection.ends().back();
     Buffer<T> memory;
     const NmsSegment<T> all = in_order(boxes, order, n, threshold, memory);
-    // Long segments one after another, each by all threads; then the others side by side.
+    // Long segments run one at a time, each on all threads. The others then run in parallel.
     std::vector<size_t> rest;
     rest.reserve(selection.ends().size());
     for (size_t k = 0; k < selection.ends().size(); ++k) {
@@ -73,7 +73,7 @@ struct OverlapRule {
         rest.push_back(k);
       }
     }
-    // A thread is worth its start from a few thousand boxes on.
+    // Starting a thread pays off from a few thousand boxes.
     const auto segments = static_cast<int64_t>(rest.size());
     parallel_for(segments, grain_for(segments * 4096, n), [&](int64_t k, int64_t last) {
       NmsBoxList<T> kept;

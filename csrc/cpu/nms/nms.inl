@@ -3,14 +3,14 @@
 
 #include "../simd/bounds.inl"
 
-// IoU > threshold. In front of a division there is a filter: I > thr U is I > thr / (1 + thr)
-// (area_a + area_b), and with areas scaled by that factor, rounded a little down, it costs one
-// addition and one comparison. Numbers so small that rounding would move them by more than that
-// count as 0.
+// Tests IoU > t with a filter before the division: I > t U is equivalent to
+// I > t / (1 + t) (area_a + area_b). With areas scaled by that factor in advance, rounded slightly
+// down, the filter costs one addition and one comparison. Values so small that rounding moves them
+// by more than that slack count as 0.
 template <typename T>
 struct SuppressionTest {
   double threshold;
-  T scale, least;  // a smaller area than the least counts as 0
+  T scale, least;  // areas below `least` count as 0
 };
 
 template <typename T>
@@ -26,7 +26,7 @@ template <typename T>
 struct Candidate {
   math::Box<T> box;
   T area, scaled;
-  bool meets;  // a box that meets nothing is kept, and never looked at again
+  bool meets;  // if false, the box is kept and never compared with others
 };
 
 template <typename T>
@@ -37,26 +37,26 @@ DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
   return {box, area, area < test.least ? T(0) : area * test.scale, can_meet(box)};
 }
 
-// As scan_bounds, but hit(k) is called only for boxes that suppress the candidate.
+// Like scan_bounds, but calls hit(k) only for boxes that suppress the candidate.
 template <int kVectors, typename T, typename Hit>
 DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, const Candidate<T>& c,
                         const SuppressionTest<T>& test, Hit&& hit) {
-  const math::Box<T> box = c.box;  // copies: what a lambda refers to stays in memory
+  const math::Box<T> box = c.box;  // copies: variables captured by reference stay in memory
   const T area = c.area;
   return scan_bounds<kVectors>(list, begin, end, box, c.scaled, [&, box, area](int64_t k) {
     return math::suppresses(box_at(list, k), box, area, test.threshold) && hit(k);
   });
 }
 
-// Keeps none of the candidates from i on; all are settled.
+// Drops the candidates from i on. Returns the number of settled candidates: all of them.
 template <typename T>
 DETOPS_INLINE int64_t drop_rest(const NmsSegment<T>& s, int64_t i) {
   __builtin_memset(s.keep + i, 0, static_cast<size_t>(s.count - i));
   return s.count;
 }
 
-// The first of the boxes before the i-th that is kept and suppresses it, else i. For thresholds
-// below zero, where even boxes that do not meet do: rare, and not worth a fast path.
+// Returns the first kept box before box i that suppresses it, or i if there is none. Only for
+// thresholds below 0, where even disjoint boxes suppress each other: too rare for a fast path.
 template <typename T, typename Kept>
 DETOPS_INLINE int64_t first_suppressing(const NmsSegment<T>& s, int64_t i, const Kept& kept) {
   const math::Box<T> box = box_at(s, i);
@@ -67,16 +67,16 @@ DETOPS_INLINE int64_t first_suppressing(const NmsSegment<T>& s, int64_t i, const
   return j;
 }
 
-// Each candidate against all boxes kept so far: O(N K) with K kept, and no index beats it while K
-// is small or hits come early. Returns how many candidates are settled: fewer than all where the
-// list has become so long that building an index for the rest pays.
+// Compares each candidate with all boxes kept so far: O(N K) for K kept boxes. No index is faster
+// while K is small or hits come early. Stops once the list is so long that an index for the rest
+// pays off. Returns the number of settled candidates.
 template <typename T>
 int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
-  if (s.threshold >= 1 || s.limit == 0) {  // an IoU is at most 1: the first are kept, or none
+  if (s.threshold >= 1 || s.limit == 0) {  // an IoU is at most 1: the first `limit` boxes are kept
     for (int64_t i = 0; i < s.count; ++i) s.keep[i] = i < s.limit;
     return s.count;
   }
-  // In steps of two vectors: what a look into the index costs, and what building it costs per box.
+  // Costs of an index lookup, and of building the index per box, in steps of two vectors.
   const int64_t look = s.threshold < 0.05 ? 12 : 5, build = s.threshold < 0.05 ? 6 : 2;
   constexpr int64_t kWindow = 64, kStep = 2 * kLanes<T>;
   const auto test = suppression_test<T>(s.threshold);
@@ -105,8 +105,9 @@ int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
   return s.count;
 }
 
-// match[i] is the first kept candidate that suppresses the i-th, or i. `kept` and `place` have room
-// for all boxes. The first one is asked for, which a list in order tells, and an index does not.
+// Sets match[i] to the first kept candidate that suppresses candidate i, or to i if there is none.
+// `kept` and `place` have room for all boxes. Unlike an index, an ordered list yields the first
+// match.
 template <typename T>
 void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place, uint32_t* match) {
   const auto test = suppression_test<T>(s.threshold);
@@ -126,13 +127,14 @@ void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place,
   }
 }
 
-// Calls look(cell) for cells that can hold what suppresses the candidate, until it returns true.
+// Calls look(cell) for each cell that can hold a box that suppresses the candidate, until it
+// returns true. Returns whether it did.
 template <typename T, typename Look>
 DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& look) {
   const T x = grid_centre(c.box.x1, c.box.x2), y = grid_centre(c.box.y1, c.box.y2);
   const double ratio = grid.ratio * (1 - kGridSlack), own = grid_size(c.box, grid.by_side);
   const int first = math::max(grid.smallest, grid_class(own * ratio));
-  // Large boxes first: their grids have few cells.
+  // Large boxes come first, because their grids have few cells.
   for (int size = math::min(grid.largest, grid_class(own / ratio)); size >= first; --size) {
     const GridLevel<T>& level = grid.levels[size];
     if (level.x.cells == 0) continue;
@@ -150,18 +152,18 @@ DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& 
   return false;
 }
 
-// Whether a box in the grid suppresses the i-th candidate, and hit(slot) takes it.
+// Returns whether a box in the grid suppresses candidate i and hit(slot) returns true for it.
 template <typename T, typename Hit>
 DETOPS_INLINE bool falls(const NmsGrid<T>& grid, int64_t i, const Candidate<T>& c,
                          const SuppressionTest<T>& test, const Hit& hit) {
   const auto look = [&](const GridCell& cell) {
     return scan<1>(grid.boxes, cell.begin, cell.end, c, test, hit);
   };
-  // Its own cell is where a candidate finds most often what suppresses it.
+  // A suppressing box is most often in the candidate's own cell.
   return look(grid.cells[grid.cell[i]]) || around(grid, c, look);
 }
 
-// Settles the candidates from `settled` on; of those before, the kept ones only enter the grid.
+// Settles the candidates from `settled` on. Of the earlier ones, the kept ones enter the grid.
 template <typename T>
 void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
   const auto test = suppression_test<T>(s.threshold);
@@ -179,8 +181,8 @@ void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
   }
 }
 
-// As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where the first box
-// found that suppresses it is open. Open boxes are entered like kept ones.
+// Like nms_grid, but for a strip. A candidate is open if it reaches across a cut, or if the first
+// box found that suppresses it is open. Open boxes enter the grid like kept ones.
 template <typename T>
 void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, NmsOpen<T>& strip) {
   const auto test = suppression_test<T>(s.threshold);
@@ -211,7 +213,8 @@ void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, NmsOpen<T>& strip
   }
 }
 
-// Does one of the first `limit` boxes of a strip suppress the candidate, which may be of another?
+// Returns whether one of the first `limit` boxes of a strip suppresses candidate i of `s`, the
+// segment of this or another strip.
 template <typename T>
 bool nms_suppressed(const NmsSegment<T>& s, int64_t i, const NmsGrid<T>& grid,
                     const NmsOpen<T>& strip, int64_t limit) {

@@ -7,19 +7,19 @@
 #include "../../math/half.h"
 #include "../common/buffer.h"
 
-// What NMS kernels read and write. Kernels call always-inline functions only: this header is shared
-// by code compiled for different instruction sets.
+// Data structures of the NMS kernels. This header is shared by code compiled for different
+// instruction sets, so kernels call only its always-inline functions.
 namespace detops::cpu {
 
 #define DETOPS_SHARED_INLINE inline __attribute__((always_inline))
 
-// Boxes as a structure of arrays, with the filter's scaled areas.
+// Boxes as a structure of arrays, with the scaled areas of the filter.
 template <typename T>
 struct NmsBoxes {
   T *x1, *y1, *x2, *y2, *scaled;
 };
 
-// `b` has a box, and its scaled area.
+// Stores box k. `b` has members `box` and `scaled`, its scaled area.
 template <typename T, typename Bounded>
 DETOPS_SHARED_INLINE void put(const NmsBoxes<T>& list, int64_t k, const Bounded& b) {
   list.x1[k] = b.box.x1;
@@ -29,7 +29,8 @@ DETOPS_SHARED_INLINE void put(const NmsBoxes<T>& list, int64_t k, const Bounded&
   list.scaled[k] = b.scaled;
 }
 
-// Owns a list. It is read a few vectors at a time, hence room for kPadding boxes after the last.
+// Owns a list with room for kPadding boxes after the last, because kernels read a few vectors at a
+// time.
 template <typename T>
 class NmsBoxList {
  public:
@@ -44,8 +45,8 @@ class NmsBoxList {
   Buffer<T> data_;
 };
 
-// Boxes as a structure of arrays, with their areas and one more number of each. After the last
-// there are empty boxes, as many as a vector can reach beyond it.
+// Boxes as a structure of arrays, with their areas and one more value each. kColumnPadding empty
+// boxes follow the last one, because a vector may reach that far beyond it.
 constexpr int64_t kColumnPadding = 16;
 
 template <typename T>
@@ -53,7 +54,7 @@ struct BoxColumns {
   T *x1, *y1, *x2, *y2, *area, *more;
   Buffer<T> memory;
 
-  // At most so many; all are empty.
+  // Allocates `most` boxes, all empty.
   explicit BoxColumns(int64_t most) {
     const int64_t stride = most + kColumnPadding;
     T* next = memory.reserve(6 * stride);
@@ -76,18 +77,19 @@ struct NmsSegment {
   const T *x1, *y1, *x2, *y2;  // [count]
   int64_t count;
   double threshold;  // not NaN
-  int64_t limit;     // how many to keep at most: the first
-  uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
+  int64_t limit;     // maximum number of boxes to keep: the first ones
+  uint8_t* keep;     // [count], output: 1 for a box that no earlier kept box suppresses
 };
 
-// A box of any of these.
+// Returns box i of any of these structures.
 template <template <typename> class Columns, typename T>
 DETOPS_SHARED_INLINE math::Box<T> box_at(const Columns<T>& c, int64_t i) {
   return {c.x1[i], c.y1[i], c.x2[i], c.y2[i]};
 }
 
-// Below 0 even boxes that do not meet suppress each other. From 0 on a box suppresses nothing, and
-// nothing suppresses it, where it is inverted or its area is NaN, infinite or not positive.
+// Returns whether a box can suppress others, or be suppressed, at a threshold of at least 0. It
+// cannot if it is inverted or its area is NaN, infinite or not positive. Below 0 even disjoint
+// boxes suppress each other.
 template <typename T>
 DETOPS_SHARED_INLINE bool can_meet(const math::Box<T>& box) {
   const T area = math::area(box);

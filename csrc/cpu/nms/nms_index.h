@@ -11,11 +11,13 @@
 
 namespace detops::cpu {
 
-// An index over kept boxes. IoU > t >= 0 implies that areas differ by a factor below 1 / t, and so
-// do the longer sides; and that centres are within (1 - t) / (2 t) of the smaller width in x, and
-// within the mean of both widths; likewise in y. So boxes are filed by size class (areas within a
-// factor of 4, or longer sides within one of 2), and within a class by the cell of a uniform grid
-// that holds their centre; a candidate looks at a few cells of a few classes.
+// A grid index over kept boxes. IoU > t >= 0 implies that:
+// * the areas differ by a factor below 1 / t, and so do the longer sides;
+// * the centres in x are within (1 - t) / (2 t) of the smaller width, and within the mean of both
+//   widths; likewise in y.
+// Boxes are therefore grouped by size class: areas within a factor of 4, or longer sides within a
+// factor of 2. Within a class, a box belongs to the cell of a uniform grid that holds its centre. A
+// candidate is compared with a few cells of a few classes.
 constexpr int kNmsClasses = 128;
 
 struct GridCell {
@@ -24,7 +26,7 @@ struct GridCell {
 
 template <typename T>
 struct GridAxis {
-  int32_t cells;  // 0 where no box is of this class
+  int32_t cells;  // 0 if the class has no boxes
   T low, per;     // cell = (centre - low) * per
   T widest;       // the largest extent of a box
 };
@@ -32,41 +34,42 @@ struct GridAxis {
 template <typename T>
 struct GridLevel {
   GridAxis<T> x, y;
-  int64_t first;  // cell of row 0, column 0
-  int64_t count;  // of its boxes
-  double sizes;   // their sum
+  int64_t first;  // index of the cell at row 0, column 0
+  int64_t count;  // number of boxes
+  double sizes;   // sum of the sizes of the boxes
 };
 
 template <typename T>
 struct NmsGrid {
   const GridLevel<T>* levels;  // [kNmsClasses]
   GridCell* cells;
-  const int32_t* cell;    // [count]: of each candidate, -1 for a box that meets nothing
+  const int32_t* cell;    // [count]: cell of each candidate, -1 if it needs no slot
   NmsBoxes<T> boxes;      // by slot
   double reach;           // (1 - t) / (2 t)
-  bool by_side;           // what a size is; see grid_size
-  double ratio;           // of sizes, at least
-  int smallest, largest;  // classes that have boxes
+  bool by_side;           // how size is defined; see grid_size
+  double ratio;           // minimum ratio of two sizes at IoU > t
+  int smallest, largest;  // non-empty class
 };
 
 // Slack for the rounding of areas and centres.
 constexpr double kGridSlack = 1e-5;
 
-// Class of an area: its exponent, halved. Monotone, so ranges of areas are ranges of classes.
+// Returns the class of an area: half its exponent. Monotone, so a range of areas is a range of
+// classes.
 DETOPS_SHARED_INLINE int grid_class(double area) {
   const float narrow = static_cast<float>(area);
   return static_cast<int>(math::float_bits(narrow) >> 24 & 0x7f);
 }
 
-// A box's area, or the square of its longer side: where a threshold is so low that it tells little
-// of areas, boxes of one class should not reach much further than others.
+// Returns the area of a box or, with `by_side`, the square of its longer side. A very low threshold
+// says little about areas, and classes by side limit the reach of the boxes in a class.
 template <typename T>
 DETOPS_SHARED_INLINE double grid_size(const math::Box<T>& box, bool by_side) {
   const double side = double(math::max(box.x2 - box.x1, box.y2 - box.y1));
   return by_side ? math::min(side * side, 1e38) : double(math::area(box));
 }
 
-// Monotone in the centre, also for outliers, which land in the outermost cells.
+// Returns the cell of a centre along an axis. Monotone. Outliers fall into the outermost cells.
 template <typename T>
 DETOPS_SHARED_INLINE int64_t grid_cell(T centre, const GridAxis<T>& axis) {
   const T at = (centre - axis.low) * axis.per;
@@ -78,8 +81,8 @@ DETOPS_SHARED_INLINE T grid_centre(T low, T high) {
   return T(0.5) * low + T(0.5) * high;
 }
 
-// How far from its centre a box of this extent can find the centre of one it overlaps, which is no
-// wider than `widest`.
+// Returns how far from the centre of [low, high] the centre of an overlapping box can be, if that
+// box is at most `widest` wide.
 template <typename T>
 DETOPS_SHARED_INLINE T grid_reach(double reach, T low, T high,
                                   T widest = std::numeric_limits<T>::infinity()) {
@@ -91,22 +94,23 @@ DETOPS_SHARED_INLINE T grid_reach(double reach, T low, T high,
 
 constexpr uint32_t kOpenSlot = uint32_t(1) << 31;
 
-// A strip of the picture, between two cuts, and its open boxes; see nms_strips.h.
+// A strip of the image between two cuts, with its open boxes; see nms_strips.h.
 template <typename T>
 struct NmsOpen {
-  bool along_y;  // the cuts are at these y, not x
+  bool along_y;  // the cuts are at y coordinates, not x
   T low, high;
-  uint32_t* slot_box;    // the box in each slot; kOpenSlot is added where it is open
+  uint32_t* slot_box;    // box in each slot, plus kOpenSlot if it is open
   uint32_t *box, *slot;  // the open boxes in order, and their slots
-  uint32_t* met;         // the slot of an earlier open box that would suppress it, or kNoSlot
+  uint32_t* met;         // slot of an earlier open box that would suppress it, or kNoSlot
   int64_t count;
 };
 
-// Owns a grid over the boxes of one segment; memory is kept from one segment to the next.
+// Owns the grid of one segment. Memory is reused for the next segment.
 template <typename T>
 class NmsGridStorage {
  public:
-  // A grid with a slot for every candidate from `settled` on and for those kept before; all empty.
+  // Returns an empty grid with a slot for every candidate from `settled` on, and for the kept ones
+  // before.
   NmsGrid<T> build(const NmsSegment<T>& s, int64_t settled) {
     const double reach = (1 - s.threshold) / (2 * s.threshold);
     const bool by_side = s.threshold < 0.05;
@@ -141,7 +145,7 @@ class NmsGridStorage {
  private:
   static constexpr int64_t kSamples = 64, kBoxesPerCell = 4;
 
-  // Leaves the size class of each box that needs a slot in `cell`, -1 for the others.
+  // Stores in `cell` the size class of each box that needs a slot, and -1 for the others.
   void sort_by_size(const NmsSegment<T>& s, int64_t settled, bool by_side, int32_t* cell) {
     std::fill_n(levels_, kNmsClasses, GridLevel<T>{});
     for (int64_t i = 0; i < s.count; ++i) {
@@ -162,8 +166,8 @@ class NmsGridStorage {
     double low, high;
   };
 
-  // Limits of the centres along an axis that a few outliers do not move: 1/16 and 15/16 quantiles
-  // of a sample, and as much again outside as evenly spread centres would need.
+  // Returns limits of the centres along an axis that a few outliers do not move: the 1/16 and 15/16
+  // quantiles of a sample, extended as far as evenly spread centres would reach.
   static Limits limits_of(const T* low, const T* high, const int32_t* cell, int64_t count) {
     T centre[kSamples] = {};
     int64_t samples = 0;
@@ -177,7 +181,7 @@ class NmsGridStorage {
     return {a - (b - a) / 14, b + (b - a) / 14};
   }
 
-  // `most` also where both are infinite, and so their ratio is no number.
+  // Returns `most` also if the range and the side are infinite and their ratio is NaN.
   static double cells_along(const Limits& at, double side, double most) {
     const double cells = (at.high - at.low) / side + 1;
     return cells < most ? cells : most;
@@ -190,8 +194,9 @@ class NmsGridStorage {
         static_cast<T>(at.high > at.low ? std::min(axis.cells / (at.high - at.low), 1e30) : 1.0);
   }
 
-  // Cells of a class are about twice the reach of a typical box, so that a look meets one or two
-  // along each axis, but no more than a fraction of its boxes. Returns how many all have.
+  // Divides each class into cells. A cell is about twice the reach of a typical box, so that a
+  // lookup visits one or two along each axis, but cells are only a fraction as many as boxes.
+  // Returns the number of cells of all classes.
   int64_t place_levels(const Limits& x, const Limits& y, double reach) {
     int64_t cells = 0;
     for (int size = 0; size < kNmsClasses; ++size) {

@@ -9,7 +9,7 @@
 namespace detops::cpu {
 namespace {
 
-// As for straight boxes.
+// Like OverlapRule in nms.cpp.
 struct RotatedOverlapRule {
   static Tensor select_of_one_class(const Tensor&, const Tensor&, double, int64_t, const Options&) {
     return {};

@@ -3,9 +3,9 @@
 
 #include "../boxes/rotated_boxes.inl"
 
-// Each candidate against the boxes kept so far: first their bounds, then the few that pass. T is
-// the type that an IoU is rounded to. At most the first `limit` are kept; keep[i] becomes 1 for a
-// box that no kept box before it suppresses. `kept` and `index` have room for all boxes.
+// Compares each candidate with the boxes kept so far: first by bounds, then by the IoU of the few
+// that pass, rounded to T. Keeps at most `limit` boxes and sets keep[i] to 1 for a box that no
+// earlier kept box suppresses. `kept` and `index` have room for all boxes.
 template <typename T>
 void rotated_nms(const RotatedBox* boxes, int64_t boxes_count, double threshold, int64_t limit,
                  const NmsBoxes<float>& kept, uint32_t* index, uint8_t* keep) {
@@ -15,15 +15,15 @@ void rotated_nms(const RotatedBox* boxes, int64_t boxes_count, double threshold,
     keep[i] = left > 0;
     if (left == 0) continue;
     --left;
-    // An IoU is at most 1, and that of an empty box 0 at most.
+    // An IoU is at most 1, and that of an empty box at most 0.
     if (threshold >= 1 || (threshold >= 0 && !(boxes[i].area > 0))) continue;
     RotatedPairs pairs{{}, 0};
     const auto exceeds = [&](uint32_t, double iou) {
       return static_cast<double>(static_cast<T>(iou)) > threshold;
     };
     const RotatedBounds bounds = rotated_bounds(boxes[i], factor);
-    // Of boxes around one centre all bounds meet, but an intersection is at most the smaller area.
-    // That costs more than it saves before a candidate has met many.
+    // The bounds of boxes with a common centre all meet, but an intersection is at most the smaller
+    // area. This test saves time only after a candidate has met many boxes.
     int64_t met = 0;
     const auto too_unlike = [&](float a, float b) {
       return a + b > 1e-30f && !(math::min(a, b) > static_cast<float>(factor) * (a + b));
@@ -33,7 +33,7 @@ void rotated_nms(const RotatedBox* boxes, int64_t boxes_count, double threshold,
       return add(pairs, index[k], boxes[i], boxes, exceeds);
     };
     bool falls = false;
-    // Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
+    // Below 0 even disjoint boxes suppress each other: too rare for a fast path.
     for (int64_t k = 0; threshold < 0 && k < count && !falls; ++k) {
       falls = math::suppresses<T>(boxes[index[k]], boxes[i], threshold);
     }

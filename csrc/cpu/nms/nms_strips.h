@@ -7,18 +7,18 @@
 #include "../common/host.h"
 #include "nms_index.h"
 
-// To be included after the kernels of nms.inl.
+// Include after the kernels of nms.inl.
 namespace detops::cpu {
 
-// NMS of one class by several threads. The picture is cut into strips, and each thread sorts and
-// settles the boxes of one of them, with three answers: kept, suppressed, or open, for a box that
-// may depend on a box of another strip or on an open one. The open ones, a few along the cuts, are
-// then settled in order by one thread. The result is that of one thread, whatever the cuts.
+// NMS of one class on several threads. The image is cut into strips. Each thread sorts the boxes of
+// one strip and marks each as kept, suppressed or open. A box is open if it may depend on a box of
+// another strip or on an open box. One thread then settles the open boxes, a few along the cuts, in
+// order. The result equals that of one thread, whatever the cuts.
 template <typename T, typename Key>
 class NmsStrips {
  public:
-  // box_of(i) points to the coordinates of the i-th box; boxes are selected by ascending key_of(i),
-  // and ties by i. False, with nothing done, where cuts would leave too much open.
+  // box_of(i) points to the coordinates of box i. Boxes are selected by ascending key_of(i), and
+  // ties by i. Returns false, with nothing settled, if too many boxes would be open.
   template <typename BoxOf, typename KeyOf>
   bool settle(int64_t n, double threshold, const BoxOf& box_of, const KeyOf& key_of) {
     if (!(threshold >= 0 && threshold < 1)) return false;
@@ -40,7 +40,7 @@ class NmsStrips {
     });
   }
 
-  // The first `limit` kept boxes in the order of selection.
+  // Returns the first `limit` kept boxes in the order of selection.
   Tensor selected(const Options& options, int64_t limit) {
     each([&](int64_t k) {
       Strip& strip = strips_[k];
@@ -62,14 +62,14 @@ class NmsStrips {
   }
 
  private:
-  // A place in the order of selection: key, then index.
+  // A position in the order of selection: the key, then the index.
   __extension__ using Wide = unsigned __int128;
   using Rank = std::conditional_t<sizeof(Key) == 4, uint64_t, Wide>;
-  // In place of its scaled area, so that a box suppresses nothing.
+  // Replaces the scaled area of a suppressed box, so that it suppresses no other.
   static constexpr T kFallen = std::numeric_limits<T>::infinity();
   static uint32_t index(Rank rank) { return static_cast<uint32_t>(rank); }
 
-  // A thread makes its strip in memory of its own: lines that another core wrote last are slow.
+  // Each thread allocates its own strip: cache lines last written by another core are slow.
   struct Strip {
     Buffer<Rank> rank;  // of its boxes, ascending
     Buffer<T> coordinates;
@@ -87,14 +87,14 @@ class NmsStrips {
     parallel_each(static_cast<int64_t>(strips_.size()), 1, visit);
   }
 
-  // NaN, which meets nothing, is in strip 0.
+  // NaN belongs to strip 0: such a box meets no other.
   int64_t strip_of(T at) const {
     int64_t strip = 0;
     for (const T cut : cuts_) strip += at >= cut;
     return strip;
   }
 
-  // Cuts at quantiles of a sample, across the axis where fewer boxes reach over a cut.
+  // Chooses cuts at quantiles of a sample, on the axis where fewer boxes reach across a cut.
   template <typename BoxOf>
   bool choose_cuts(int64_t n, double reach, const BoxOf& box_of) {
     constexpr int64_t kSamples = 1024;
@@ -131,7 +131,7 @@ class NmsStrips {
     return least <= kMostOpen;
   }
 
-  // The boxes of strip k in the order of selection. The strips together take every box once.
+  // Collects the boxes of strip k in the order of selection. Each box belongs to exactly one strip.
   template <typename BoxOf, typename KeyOf>
   void take_boxes(int64_t all, int64_t k, double threshold, const BoxOf& box_of,
                   const KeyOf& key_of) {
@@ -173,7 +173,8 @@ class NmsStrips {
     DETOPS_IN_USE(nms_strip<T>)(strip.segment, strip.grid, strip.open);
   }
 
-  // An open box falls to any box before it that is in a grid by now: what fell is taken out.
+  // Settles the open boxes in order. Suppressed ones are disabled in their grids, so every earlier
+  // box that is still active there is kept.
   void settle_open() {
     struct Item {
       Rank rank;
@@ -212,7 +213,7 @@ class NmsStrips {
     }
   }
 
-  // Merges the kept boxes of `b` into those of `a`, without branches, which could not be foreseen.
+  // Merges the kept boxes of `b` into those of `a`. Branchless: branches would be unpredictable.
   static void merge(Strip& a, Strip& b) {
     constexpr Rank kEnd = ~Rank(0);
     Buffer<Rank> merged(a.kept + b.kept + 1);

@@ -10,7 +10,7 @@
 
 namespace detops::cpu {
 
-// Labels as int64; undefined where there are none, or all are equal.
+// Returns labels as int64, or an undefined tensor if there are none or all are equal.
 inline Tensor labels_of(const Tensor* idxs) {
   if (idxs == nullptr) return {};
   const Tensor wide = idxs->to(kLong).contiguous();
@@ -19,11 +19,11 @@ inline Tensor labels_of(const Tensor* idxs) {
   return std::all_of(label, label + wide.numel(), is_first) ? Tensor() : wide;
 }
 
-// Boxes in the order of selection: by descending score, and one label after another. Labels are
-// compared as they are, and no box is moved.
+// Boxes in the order of selection: one label after another, by descending score within each. Labels
+// are compared as integers. Coordinates are not offset by label.
 class Selection {
  public:
-  // Scores are float32 or float64, contiguous; labels are null or from labels_of.
+  // `scores` is contiguous float32 or float64. `labels` is null or comes from labels_of.
   Selection(const Tensor& scores, const Tensor* labels) : by_score_(scores.size(0)) {
     const int64_t n = scores.size(0);
     DETOPS_WIDE_SWITCH(scores.scalar_type(), [&] {
@@ -33,7 +33,7 @@ class Selection {
     });
     if (labels != nullptr && labels->defined()) {
       const int64_t* label = labels->const_data_ptr<int64_t>();
-      // Flipping the sign bit makes unsigned order the signed one.
+      // Flipping the sign bit maps the signed order to the unsigned one.
       const auto key = [&](int64_t i) {
         return uint64_t(label[by_score_[i]]) ^ (uint64_t(1) << 63);
       };
@@ -51,13 +51,13 @@ class Selection {
     return by_label_.data() == nullptr ? by_score_.data() : by_label_.data();
   }
 
-  // Where each label ends.
+  // The end of each label in order().
   const std::vector<int64_t>& ends() const { return ends_; }
 
   int64_t begin(size_t segment) const { return segment == 0 ? 0 : ends_[segment - 1]; }
   int64_t count(size_t segment) const { return ends_[segment] - begin(segment); }
 
-  // The first `limit` indices with keep[i], for the i-th of order(), by descending score.
+  // Returns the first `limit` kept indices by descending score. keep[i] belongs to order()[i].
   Tensor selected(const uint8_t* keep, const Options& indices, int64_t limit) const {
     const int64_t n = ends_.back();
     Buffer<uint8_t> keep_by_score;
@@ -66,7 +66,7 @@ class Selection {
       for (int64_t i = 0; i < n; ++i) keep_by_score[place_[i]] = keep[i];
       keep = keep_by_score.data();
     }
-    // Without branches, which could not be foreseen.
+    // Branchless: branches would be unpredictable.
     Buffer<int64_t> kept(n);
     int64_t count = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -84,7 +84,7 @@ class Selection {
   std::vector<int64_t> ends_;
 };
 
-// The indices of float32 or float64 scores above a threshold.
+// Returns the indices of float32 or float64 scores above a threshold.
 inline Tensor indices_above(double threshold, const Tensor& scores) {
   const Tensor index = empty({scores.size(0)}, scores.options().dtype(kLong));
   int64_t* at = index.mutable_data_ptr<int64_t>();
@@ -99,10 +99,11 @@ inline Tensor indices_above(double threshold, const Tensor& scores) {
   return index.narrow(0, 0, count);
 }
 
-// The indices of the boxes that are kept, by descending score. `Rule` is what suppresses what:
-// Rule::suppress(boxes, selection, threshold, limit, keep) sets keep[i] for the i-th box in the
-// order of selection, of whose class `limit` boxes are enough, and Rule::select_of_one_class may
-// give the result for boxes of one class without that order.
+// Returns the indices of the kept boxes by descending score. `Rule` defines suppression:
+//   Rule::suppress(boxes, selection, threshold, limit, keep) sets keep[i] for the i-th box in the
+//     order of selection; `limit` kept boxes per class are enough;
+//   Rule::select_of_one_class may return the result for boxes of one class without that order, or
+//     else an undefined tensor.
 template <typename Rule>
 Tensor select_boxes(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, double threshold,
                     std::optional<double> score_threshold, std::optional<int64_t> max_output) {

@@ -16,7 +16,7 @@ using math::descending_key;
 template <typename Key>
 class ArgSort {
  public:
-  // order[i] becomes the i-th index of [0, n) by key_of(index).
+  // Sets order[i] to the index in [0, n) with the i-th smallest key_of(index).
   template <typename KeyOf>
   void operator()(int64_t n, KeyOf&& key_of, uint32_t* order) {
     if (n <= kFew) return by_rank(n, key_of, order);
@@ -33,7 +33,7 @@ class ArgSort {
     while (bits < int(8 * sizeof(Key)) && (highest - lowest) >> bits != 0) ++bits;
     const int digit = digit_bits(n, bits);
     const Key mask = (Key(1) << digit) - 1;
-    // The digits of all passes are counted in one, since a permutation does not change counts.
+    // Counts the digits of all passes at once, because a permutation does not change counts.
     const int passes = (bits + digit - 1) / digit;
     uint32_t* start = counts_.reserve(passes << digit);
     std::fill_n(start, passes << digit, 0);
@@ -63,7 +63,8 @@ class ArgSort {
     uint32_t index;
   };
 
-  // Least-significant-digit radix sort: the digit that makes passes over items and counts cheapest.
+  // Returns the number of bits per digit that makes a least-significant-digit radix sort cheapest.
+  // A pass visits all items and all counts.
   static int digit_bits(int64_t n, int bits) {
     int best = 1;
     int64_t cheapest = INT64_MAX;
@@ -75,7 +76,8 @@ class ArgSort {
     return best;
   }
 
-  // A few keys: the place of each is the number of keys before it, counted without branches.
+  // Sorts a few keys. The position of each is the number of keys before it, counted without
+  // branches.
   template <typename KeyOf>
   static void by_rank(int64_t n, KeyOf&& key_of, uint32_t* order) {
     Key keys[kFew];

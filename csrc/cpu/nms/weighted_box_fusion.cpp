@@ -32,7 +32,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const auto* box = rows<math::Box, double>(all);
   const int64_t* of_model = model.const_data_ptr<int64_t>();
   double* c = confidence.mutable_data_ptr<double>();
-  // What does not take part comes last in its label.
+  // Boxes that do not take part are last in their label.
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < n; ++i) {
     check(of_model[i] >= 0 && of_model[i] < taking_part.count,
@@ -47,7 +47,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   std::vector<std::vector<math::FusedBox>> fused(segments);
   parallel_each(segments, grain_for(segments * 512, n + 1), [&](int64_t k) {
     const BoxColumns<double> columns(selection.count(k));
-    std::vector<math::FusedBox> of_label;  // in the order in which they began
+    std::vector<math::FusedBox> of_label;  // in the order of creation
     for (int64_t i = selection.begin(k); i < selection.ends()[k]; ++i) {
       const int64_t from = selection.order()[i];
       if (c[from] == kNone) break;
@@ -64,7 +64,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     }
     fused[k] = std::move(of_label);
   });
-  // By descending score; of equals by label, and then as they began.
+  // By descending score, then by label, then in the order of creation.
   std::vector<Result> results;
   const Tensor label = labels.to(kLong).contiguous();
   for (int64_t k = 0; k < segments; ++k) {

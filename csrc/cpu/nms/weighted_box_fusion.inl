@@ -5,7 +5,8 @@
 //
 #include "../simd/bounds.inl"
 
-// The first of `count` boxes that overlap this one most, if that is above the threshold, else -1.
+// Returns the first of `count` boxes with the largest IoU with `box`, or -1 if that IoU is not
+// above the threshold.
 int64_t best_overlap(const BoxColumns<double>& list, int64_t count, const math::Box<double>& box,
                      double threshold) {
   const math::Box<Vector<double>> a = splat_box(box);
@@ -13,7 +14,7 @@ int64_t best_overlap(const BoxColumns<double>& list, int64_t count, const math::
   Largest<double> best = larger_than(threshold);
   for (int64_t j = 0; j < count; j += kLanes<double>) {
     const Vector<double> meet = pairwise::intersection(a, load_box(list, j));
-    // Most boxes do not meet: a comparison costs less than a division.
+    // Most boxes do not meet, and a comparison costs less than a division.
     if (threshold < 0 || greater_bits(meet, Vector<double>{}) != 0) {
       take<double>(best, pairwise::iou(meet, load(list.area + j) + area - meet));
     }

@@ -9,7 +9,7 @@
 
 namespace detops::cpu {
 
-// The upright box around some points.
+// Returns the axis-aligned bounds of some points.
 DETOPS_SHARED_INLINE math::Box<double> bounds_of(const math::Point* points, int count) {
   math::Box<double> box{points[0].x, points[0].y, points[0].x, points[0].y};
   for (int i = 1; i < count; ++i) {
@@ -33,8 +33,8 @@ Bounded<math::Quad> bounded_quad(const T* corners) {
   return {quad, bounds_of(quad.at, 4)};
 }
 
-// Gives overlap(a, b), or 0 where there is no value. What lies in boxes that do not meet, or only
-// touch, has no area in common.
+// Returns overlap(a, b), or 0 if it is undefined. Shapes whose bounds are disjoint or touch have no
+// area in common.
 template <typename T, typename A, typename B, typename Overlap>
 T bounded_overlap(const Bounded<A>& a, const Bounded<B>& b, const Overlap& overlap) {
   const auto &p = a.bounds, &q = b.bounds;
@@ -45,7 +45,7 @@ T bounded_overlap(const Bounded<A>& a, const Bounded<B>& b, const Overlap& overl
 
 constexpr int64_t kPairsPerThread = 1 << 10;
 
-// Writes the overlaps of row_of(i), a bounded shape, and quadrilateral j.
+// Writes the overlap of row_of(i), a bounded shape, with quadrilateral j to output[i, j].
 template <typename T, typename RowOf, typename Overlap>
 void overlap_with_quads(const T* quads, Tensor& output, const RowOf& row_of,
                         const Overlap& overlap) {

@@ -3,8 +3,8 @@
 
 #include "../simd/bounds.inl"
 
-// Each candidate against the boxes kept so far: first their bounds, then the few that pass. T is
-// the type that an IoU is rounded to; `kept` and `index` have room for all boxes.
+// Compares each candidate with the boxes kept so far: first by bounds, then by the IoU of the few
+// that pass, rounded to T. `kept` and `index` have room for all boxes.
 template <typename T>
 void quadri_nms(const math::Quad* boxes, int64_t count, double threshold,
                 const NmsBoxes<float>& kept, uint32_t* index, uint8_t* keep) {
@@ -17,7 +17,7 @@ void quadri_nms(const math::Quad* boxes, int64_t count, double threshold,
       return math::suppresses<T>(boxes[index[k]], box, threshold);
     };
     bool falls = false;
-    if (threshold < 0) {  // even boxes that do not meet suppress each other
+    if (threshold < 0) {  // even disjoint boxes suppress each other
       for (int64_t k = 0; k < n && !falls; ++k) falls = hit(k);
     } else {
       falls = scan_bounds<2>(kept, 0, n, bounds.box, bounds.scaled, hit);

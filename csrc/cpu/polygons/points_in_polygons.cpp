@@ -14,7 +14,7 @@ void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& ou
   const Tensor places = points.to(type).contiguous();
   const Tensor corners = polygons.to(type).contiguous();
   const int64_t m = corners.size(0), stride = m + kLongestVector;
-  Buffer<double> columns(8 * stride);  // of corners: four of x, four of y
+  Buffer<double> columns(8 * stride);  // four columns of x of the corners, then four of y
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t* of = corners.const_data_ptr<scalar_t>();
     for (int64_t j = 0; j < stride; ++j) {

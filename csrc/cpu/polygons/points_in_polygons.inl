@@ -5,8 +5,8 @@
 
 typedef int8_t Flags __attribute__((vector_size(kLanes<double>)));
 
-// Rows of `out`, a flag for each of m quadrilaterals, for `count` points. Of the corners there are
-// eight columns, `stride` numbers apart, with room for a vector after the last.
+// Writes a row of `out` for each of `count` points: a flag for each of m quadrilaterals. `corners`
+// has eight columns with stride `stride`, and room for a vector after the last corner.
 template <typename T>
 void points_in_polygons_rows(const T* points, int64_t count, const double* corners, int64_t stride,
                              int64_t m, bool* out) {

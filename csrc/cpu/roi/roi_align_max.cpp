@@ -8,7 +8,7 @@
 // Two ops take the largest of some bilinear samples: RoIAlign's maximum and BorderAlign.
 namespace detops::cpu {
 
-// The two pixels of a sample along one axis, and what its place is told by.
+// The two pixels of a sample along one axis, and a mark that identifies its position.
 template <typename A>
 struct LineSample {
   math::Taps<A> taps;

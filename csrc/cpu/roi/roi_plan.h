@@ -198,7 +198,7 @@ struct RoIMap {
   bool backward;
   int64_t channels;
   bool channels_last;     // the map and its RoIs
-  bool near;              // what a RoI reads of all channels stays in a near cache
+  bool near;              // all channels of the pixels of a RoI fit into the L2 cache
   int64_t moved;          // positions that are brought into lanes
   int64_t copied;         // and, for the other paths, into numbers that sums can grow in
   int64_t scratch, most;  // bytes that lanes take, and may take
@@ -233,7 +233,7 @@ struct RoICost {
 
 constexpr int64_t kNearCache = 1 << 19;
 
-// Scratch memory that a call may take: a near cache or some, or as much as its result.
+// Bound of the scratch memory of a call: some L2 caches, or the size of its result.
 inline int64_t scratch_for(int64_t result_bytes) { return std::max(3 * kNearCache, result_bytes); }
 
 // Planes [plane, plane + planes) of a map, and RoIs or rows [begin, end).
@@ -247,15 +247,15 @@ struct PlaneTasks {
   int64_t blocks = divide_up(planes, block);
   int64_t parts = std::min(length, std::max(least_parts, divide_up(get_num_threads(), blocks)));
 
-  // As many planes at a time as a near cache holds, where RoIs read the same of them twice over:
-  // `read` positions, RoI by RoI, of `area`.
+  // Blocks of planes that fit into the L2 cache if RoIs read each position more than twice:
+  // `read` positions in total, of `area`.
   static PlaneTasks of_rois(int64_t planes, int64_t plane_bytes, int64_t rois, int64_t read,
                             int64_t area) {
     return {planes, read <= 2 * area ? planes : near(planes, plane_bytes), rois};
   }
 
-  // Bands of rows where sums of a gradient grow, each one thread's alone. A copy of a band takes no
-  // more than a part of the map, or a near cache.
+  // Bands of rows in which a gradient is summed, each owned by one thread. A copy of a band is at
+  // most an eighth of the feature map, or one L2 cache.
   static PlaneTasks of_rows(int64_t planes, int64_t height, int64_t row_bytes, bool copied) {
     const int64_t plane_bytes = height * row_bytes, block = near(planes, plane_bytes);
     const int64_t most = std::max(kNearCache, planes * plane_bytes / 8);
@@ -275,10 +275,10 @@ struct PlaneTasks {
 };
 
 // A block of channels at a time: the rows that RoIs read are brought into lanes, and RoI by RoI
-// pool(i, channel, channels, window) finds them there. What many RoIs read is brought in once, and
-// they find it in a near cache. make_pool() gives each thread a pool of its own. With whole_rows,
-// rows of the window have all columns, so that positions mean the same there as on the map; columns
-// that are not read stay empty.
+// pool(i, channel, channels, window) finds them there. Rows that many RoIs read are
+// brought in once, and stay in the L2 cache. make_pool() gives each thread a pool of its own. With
+// whole_rows, rows of the window have all columns, so that positions mean the same there as on the
+// map; columns that are not read stay empty.
 template <typename T, typename ReadsOf, typename MakePool>
 void pool_from_lanes(const Planes<const T>& map, const Share& share, bool whole_rows,
                      const Footprint& footprint, int64_t count, const ReadsOf& reads_of,

@@ -162,7 +162,7 @@ template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
   const auto& taps = task.taps;
   const int64_t planes = planes_of(task), pixels = taps.pixels(), cost = cost_of_rows(taps);
-  constexpr int64_t kNear = (1 << 20) / sizeof(T);  // numbers that a near cache holds
+  constexpr int64_t kNear = (1 << 20) / sizeof(T);  // elements that fit into the L2 cache
   const bool far = planes > 1 && taps.rows.size() * taps.cols.extent * planes >= kNear;
   const ProductTask<const T, T> t = task;  // see spread_positions
   // Several planes share the weights of a pixel; whole rows of each can be asked for ahead.

@@ -10,7 +10,7 @@
 
 namespace detops::cpu {
 
-// Bytes of a band that a near cache holds; where the call gives little, not much more than that.
+// Bytes of a band: as many as the result, within the size of an L2 cache.
 inline int64_t band_bytes(int64_t result_bytes) {
   return std::clamp<int64_t>(result_bytes, 1 << 20, 2 << 20);
 }

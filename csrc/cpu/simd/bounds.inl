@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-// Calls hit(k) for the boxes k in [begin, end) of a list whose intersection with `box` exceeds the
-// sum of the scaled areas, until it returns true; says whether it did.
+// Calls hit(k) for each box k in [begin, end) of a list whose intersection with `box` exceeds the
+// sum of the scaled areas, until it returns true. Returns whether it did.
 template <int kVectors, typename T, typename Hit>
 DETOPS_INLINE bool scan_bounds(const NmsBoxes<T>& list, int64_t begin, int64_t end,
                                const math::Box<T>& box, T scaled_area, Hit&& hit) {
@@ -15,7 +15,7 @@ DETOPS_INLINE bool scan_bounds(const NmsBoxes<T>& list, int64_t begin, int64_t e
       const int64_t k = j + v * kWidth;
       const Vector<T> w = min(load(list.x2 + k), x2) - max(load(list.x1 + k), x1);
       const Vector<T> h = min(load(list.y2 + k), y2) - max(load(list.y1 + k), y1);
-      // One clamp is enough: the sum of scaled areas is never negative.
+      // One clamp is enough: the sum of scaled areas is negative only if every box is to pass.
       bits |= uint64_t(greater_bits(max(Vector<T>{}, w) * h, load(list.scaled + k) + scaled))
               << (v * kWidth);
     }
@@ -37,7 +37,8 @@ DETOPS_INLINE math::Box<Vector<T>> splat_box(const math::Box<T>& b) {
   return {splat(b.x1), splat(b.y1), splat(b.x2), splat(b.y2)};
 }
 
-// The largest number of each lane and its first index, or -1; `at`: the indices of what comes next.
+// The largest element of each lane and its first index, or -1. `at` holds the indices of the next
+// elements.
 template <typename T>
 struct Largest {
   Vector<T> most;
@@ -55,12 +56,12 @@ DETOPS_INLINE void take(Largest<T>& largest, Vector<T> x) {
   largest.most = x > largest.most ? x : largest.most;
 }
 
-// The first index of the largest number of all lanes, or -1; `most` becomes that number.
+// Returns the first index of the largest element of all lanes, or -1. Sets `most` to that element.
 template <typename T>
 DETOPS_INLINE int64_t first_of(const Largest<T>& largest, T& most) {
   using Index = lane_index_t<T>;
   const Vector<T> high = joined<T>(largest.most, max<Vector<T>>, AllLanes<T>());
-  // A lane that took nothing has the least number, and -1.
+  // A lane without an element above the initial one has index -1.
   const Vector<Index> behind_all = Vector<Index>{} + std::numeric_limits<Index>::max();
   const Vector<Index> where = largest.most == high ? largest.where : behind_all;
   const Vector<Index> first = joined<Index>(where, min<Vector<Index>>, AllLanes<T>());

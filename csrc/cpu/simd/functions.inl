@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. Functions of vectors, within 2 units in the
+// Included once per instruction set; see variants.h. Vector functions, accurate to 2 units in the
 // last place. The polynomials of exp, expm1, tanh, log and log1p are those of the Cephes library
-// (expf.c, tanhf.c, logf.c). Double goes one number at a time: it is a mode for checking gradients.
+// (expf.c, tanhf.c, logf.c). Doubles are computed one lane at a time: float64 is for checking
+// gradients.
 
-// x = n ln 2 + r with |r| <= ln 2 / 2, and 2^n. NaN stays in r. Below -87 and above 88 exp is taken
-// as constant: about the smallest and the largest numbers.
+// x = n ln 2 + r with |r| <= ln 2 / 2, and `power` is 2^n. NaN stays in r. exp is constant below
+// -87 and above 88, at about the smallest and the largest float.
 struct Reduced {
   Vector<float> r, power;
 };
@@ -19,7 +20,7 @@ DETOPS_INLINE Reduced reduce(Vector<float> x) {
   return {r, (Vector<float>)(exponent << 23)};
 }
 
-// highest x^n + ... + the last of the others.
+// Returns highest x^n + ... + the last of `lower`.
 template <typename... C>
 DETOPS_INLINE Vector<float> polynomial(Vector<float> x, float highest, C... lower) {
   Vector<float> sum = splat(highest);
@@ -73,13 +74,13 @@ DETOPS_INLINE Vector<float> log(Vector<float> x) {
   return fused(n, splat(0.693359375f), fused(n, splat(-2.12194440e-4f), small_log1p(r)));
 }
 
-// For numbers in [0, 1] or NaN. 1 + x would round: instead, log(2) + log(1 + (x - 1) / 2).
+// For numbers in [0, 1] or NaN. 1 + x would round, hence log(2) + log(1 + (x - 1) / 2).
 DETOPS_INLINE Vector<float> log1p(Vector<float> x) {
   const Vector<float> half = splat(0.69314718f), none{};
   return small_log1p(x > 0.41421356f ? 0.5f * (x - 1.0f) : x) + (x > 0.41421356f ? half : none);
 }
 
-// An odd polynomial of least relative error up to 1, and beyond it pi / 2 - atan(1 / x).
+// An odd polynomial of least relative error up to 1, beyond it pi / 2 - atan(1 / x).
 DETOPS_INLINE Vector<float> arctangent(Vector<float> x) {
   const Vector<uint32_t> sign = (Vector<uint32_t>)x & 0x80000000u;
   const Vector<float> size = (Vector<float>)((Vector<uint32_t>)x ^ sign);

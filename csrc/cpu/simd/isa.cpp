@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kNames[] = {"baseline", "avx2", "avx512"};
 
-// All that DETOPS_AVX2 and DETOPS_AVX512 name.
+// Returns whether this processor can run code compiled for an instruction set.
 bool runs_here(Isa isa) {
 #ifdef DETOPS_X86_TARGETS
   if (isa == Isa::kAvx512) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A part of simd.inl: between memory and vectors.
+// Part of simd.inl: loads and stores.
 
 typedef uint16_t Bits16 __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
 
@@ -34,7 +34,7 @@ DETOPS_INLINE void store(double* p, Vector<double> v) { __builtin_memcpy(p, &v, 
 DETOPS_INLINE void store(int32_t* p, Vector<int32_t> v) { __builtin_memcpy(p, &v, sizeof v); }
 DETOPS_INLINE void store(int64_t* p, Vector<int64_t> v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// Rounded to nearest, ties to even, in the lower half of each lane.
+// Rounds to nearest, ties to even. The result is in the lower half of each lane.
 DETOPS_INLINE Vector<uint32_t> bfloat16_bits(Vector<float> v) {
   const Vector<uint32_t> u = (Vector<uint32_t>)v;
   const Vector<uint32_t> rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -63,8 +63,8 @@ DETOPS_INLINE __m256i first_lanes(int64_t n) {
 }
 #endif
 
-// The first n <= 8 numbers of 16 bits. A vector that is read from where its parts have just been
-// stored would wait for them.
+// Loads the first n <= 8 elements of 16 bits. They are combined in registers, because loading a
+// vector from parts that have just been stored would stall.
 template <typename T>
 DETOPS_INLINE Vector<float> load_few(const T* p, int64_t n) {
   if (n == 8) return load(p);
@@ -85,8 +85,8 @@ DETOPS_INLINE Vector<float> load_few(const T* p, int64_t n) {
   return load(all);
 }
 
-// The first n <= lanes elements; the rest reads as zero and is not written. A masked access neither
-// touches the rest nor passes through memory.
+// Loads the first n <= kLanes elements; the other lanes are 0. store_part writes only the first n.
+// Masked accesses touch no other elements and need no buffer in memory.
 template <typename T>
 DETOPS_INLINE Vector<accumulate_t<T>> load_part(const T* p, int64_t n) {
 #if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
@@ -128,7 +128,7 @@ DETOPS_INLINE void store_part(T* p, Vector<accumulate_t<T>> v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
-// The first n elements, or all lanes where there are as many.
+// Loads the first n elements, or a whole vector if there are as many.
 template <typename T>
 DETOPS_INLINE Vector<accumulate_t<T>> load_first(const T* p, int64_t n) {
   return n >= kLanes<accumulate_t<T>> ? load(p) : load_part(p, n);
@@ -143,8 +143,8 @@ DETOPS_INLINE void store_first(T* p, Vector<accumulate_t<T>> v, int64_t n) {
   }
 }
 
-// Two vectors of neighbours, in an order of their own that store_pair undoes: 16-bit numbers are
-// cheapest to widen in place, the even ones apart from the odd ones.
+// Loads two vectors of consecutive elements in an order that store_pair undoes. bfloat16 elements
+// are cheapest to widen in place, even ones to `a` and odd ones to `b`.
 template <typename T>
 DETOPS_INLINE void load_pair(const T* p, Vector<accumulate_t<T>>& a, Vector<accumulate_t<T>>& b) {
   a = load(p);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-// Distances between neighbours in the matrix on the left, and between rows of the one on the right.
+// Strides of the left matrix in both dimensions, and between rows of the right one.
 struct ProductStrides {
   int64_t left_row, left_depth, right_row;
 };
 
-// acc[r] += row r of `left` times `right`, for kRows rows and kVectors vectors of columns, of which
-// a single vector may be only the first `n` columns long.
+// acc[r] += row r of `left` times `right`, for kRows rows and kVectors vectors of columns. A single
+// vector may have only its first `n` columns.
 template <int kRows, int kVectors, typename T>
 DETOPS_INLINE void multiply(const T* left, const T* right, const ProductStrides& stride,
                             int64_t depth, int64_t n, Vector<T> (&acc)[kRows][kVectors]) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set, inside its target region and namespace, with
-// DETOPS_VECTOR_BYTES set. Vectors are the compilers' vector extension: plain arithmetic, one
-// instruction each. Everything is force-inlined, since a vector argument has no common ABI.
+// DETOPS_VECTOR_BYTES set. Vectors use the vector extension of the compilers: plain arithmetic, one
+// instruction each. Every function is force-inlined, because instruction sets have no common ABI
+// for vector arguments.
 
 #define DETOPS_INLINE static inline __attribute__((always_inline))
 
@@ -37,7 +38,8 @@ DETOPS_INLINE Vector<A> splat(A x) {
   return x - Vector<A>{};  // not x + 0: that would turn -0 into +0
 }
 
-// a b + c, fused where the instruction set can: only where no decision hangs on the rounding.
+// Returns a b + c, fused if the instruction set supports it. Use only where no decision depends on
+// the rounding.
 template <typename V>
 DETOPS_INLINE V fused(V a, V b, V c) {
 #if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
@@ -50,7 +52,7 @@ DETOPS_INLINE V fused(V a, V b, V c) {
   return a * b + c;
 }
 
-// The lanes I of `a` followed by `b`.
+// Picks lanes I from the lanes of `a` followed by those of `b`.
 template <typename T, int... I>
 DETOPS_INLINE Vector<T> pick(Vector<T> a, Vector<T> b) {
 #if defined(__clang__)
@@ -60,7 +62,7 @@ DETOPS_INLINE Vector<T> pick(Vector<T> a, Vector<T> b) {
 #endif
 }
 
-// All lanes by an operation on two vectors, half of what is left at a time: in each lane.
+// Reduces all lanes with a binary operation, in log2(kLanes) steps. Every lane holds the result.
 template <typename T, int kStep = kLanes<T> / 2, typename Join, int... I>
 DETOPS_INLINE Vector<T> joined(Vector<T> v, const Join& join, Lanes<I...> lanes) {
   const Vector<T> halves = join(v, pick<T, ((I & kStep) ? I - kStep : I + kStep)...>(v, v));
@@ -70,7 +72,8 @@ DETOPS_INLINE Vector<T> joined(Vector<T> v, const Join& join, Lanes<I...> lanes)
     return joined<T, kStep / 2>(halves, join, lanes);
 }
 
-// One step of a transpose: lanes whose number has the bit kStep change places between two vectors.
+// One step of a transpose: swaps the lanes of `a` whose index has the bit kStep with the lanes of
+// `b` whose index lacks it.
 template <int kStep, typename T, int... I>
 DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   constexpr int kWidth = kLanes<T>;
@@ -79,7 +82,7 @@ DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   a = low;
 }
 
-// Neighbouring pairs a0 b0 a1 b1 ... to a0 a1 ... and b0 b1 ..., and the reverse.
+// unzip splits pairs a0 b0 a1 b1 ... into a0 a1 ... and b0 b1 ...; zip is the reverse.
 template <typename T, int... I>
 DETOPS_INLINE void unzip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   const Vector<T> first = pick<T, 2 * I...>(a, b);
@@ -95,7 +98,7 @@ DETOPS_INLINE void zip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   a = low;
 }
 
-// A square of kLanes<T> vectors.
+// Transposes a square of kLanes<T> vectors.
 template <typename T, int kStep = 1>
 DETOPS_INLINE void transpose(Vector<T>* v) {
   if constexpr (kStep < kLanes<T>) {
@@ -106,8 +109,8 @@ DETOPS_INLINE void transpose(Vector<T>* v) {
   }
 }
 
-// A square of a matrix, or what is left of one at its edges: `rows` lines of `n` elements, turned
-// so that a vector has one of each line.
+// Loads and transposes a square of a matrix, or the part of one at its edges: `rows` rows of `n`
+// elements, with stride `length`. A vector holds one element of each row.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_turned(const T* from, int64_t length, int64_t rows, int64_t n,
                                Vector<A>* v) {
@@ -123,7 +126,7 @@ DETOPS_INLINE void store_turned(T* to, int64_t length, int64_t rows, int64_t n, 
   for (int64_t r = 0; r < rows; ++r) store_first(to + r * length, v[r], n);
 }
 
-// to[w, h] = from[h, w], square by square, each with the distance of its rows.
+// to[w, h] = from[h, w], square by square. `from_row` and `to_row` are the row strides.
 template <typename T, typename A = accumulate_t<T>>
 void transpose_matrix(const T* from, int64_t from_row, int64_t height, int64_t width, T* to,
                       int64_t to_row) {
@@ -134,7 +137,7 @@ void transpose_matrix(const T* from, int64_t from_row, int64_t height, int64_t w
       const int64_t rows = height - h < kSide ? height - h : kSide;
       const T* square = from + h * from_row + w;
       T* turned = to + w * to_row + h;
-      // The last of 7 x 7 pixels costs less by itself than a square would.
+      // A single row, such as the last of 7 x 7 pixels, costs less without a square.
       if (rows == 1) {
         for (int64_t c = 0; c < columns; ++c) turned[c * to_row] = square[c];
         continue;
@@ -148,7 +151,7 @@ void transpose_matrix(const T* from, int64_t from_row, int64_t height, int64_t w
   }
 }
 
-// n pairs of neighbours, or as many as a vector has lanes: the first of each, and the second.
+// Loads n interleaved pairs, at most one per lane: first elements into `a`, second into `b`.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_unzipped(const T* p, int64_t n, Vector<A>& a, Vector<A>& b) {
   a = load_first(p, 2 * n);
@@ -163,7 +166,7 @@ DETOPS_INLINE void store_zipped(T* p, int64_t n, Vector<A> a, Vector<A> b) {
   if (2 * n > kLanes<A>) store_first(p + kLanes<A>, b, 2 * n - kLanes<A>);
 }
 
-// Adds to each lane the one that is kStep from it, if there is one.
+// Adds to each lane the one whose index differs in the bit kStep, if there is such a lane.
 template <int kStep, typename T>
 DETOPS_INLINE Vector<T> fold(Vector<T> v) {
   if constexpr (kStep < kLanes<T>) {
@@ -180,7 +183,7 @@ DETOPS_INLINE T sum_lanes(Vector<T> v) {
   return v[0];
 }
 
-// Lane i of the result is the sum over v[i]; there are as many vectors as lanes, and they are lost.
+// Returns the sum of the lanes of v[i] in lane i. There are as many vectors as lanes. Overwrites v.
 template <typename T, int kStep = 1>
 DETOPS_INLINE Vector<T> sum_each(Vector<T>* v) {
   if constexpr (kStep < kLanes<T>) {
@@ -194,7 +197,7 @@ DETOPS_INLINE Vector<T> sum_each(Vector<T>* v) {
   return v[0];
 }
 
-// The sums of the lanes of four vectors, which are used up. Half the steps of a sum serve all.
+// Sums the lanes of each of four vectors. Overwrites v. The four sums share half of the steps.
 template <typename T>
 DETOPS_INLINE void sum_lanes_of_four(Vector<T>* v, T* sums) {
   if constexpr (kLanes<T> < 4) {
@@ -219,7 +222,7 @@ DETOPS_INLINE V min(V a, V b) {
   return b < a ? b : a;
 }
 
-// One bit per lane: a > b.
+// Returns one bit per lane: a > b.
 template <typename V>
 DETOPS_INLINE uint32_t greater_bits(V a, V b) {
   uint32_t bits = 0;
@@ -239,7 +242,7 @@ DETOPS_INLINE uint32_t greater_bits(V a, V b) {
   return bits;
 }
 
-// For numbers that an integer of their width holds.
+// For values that an integer of the same width can hold.
 template <typename V>
 DETOPS_INLINE V floor(V x) {
   using T = std::remove_reference_t<decltype(x[0])>;

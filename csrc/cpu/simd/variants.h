@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compiles the file that DETOPS_KERNELS names once per instruction set. To be included once, after
-// all other headers and after the structs that the kernels take, by the file of the host functions
-// that call them.
+// Compiles the file that DETOPS_KERNELS names once per instruction set. Include this header once,
+// in the file of the host functions that call these kernels, after all other headers and after the
+// structs that the kernels use.
 #include <cmath>
 
 #include "../../math/half.h"
@@ -41,8 +41,9 @@ DETOPS_TARGET_END
 
 }  // namespace detops::cpu
 
-// A kernel of the instruction set in use: the name of a function, with its template arguments. The
-// narrow one, where 64 bytes at a time are too many, is AVX2's in AVX-512's place.
+// DETOPS_IN_USE selects a kernel for the instruction set in use: the name of a function, with its
+// template arguments. DETOPS_NARROW_IN_USE selects the AVX2 kernel on AVX-512, where vectors of 64
+// bytes are too wide.
 #ifdef DETOPS_X86_TARGETS
 #define DETOPS_IN_USE(...)                     \
   (isa() == Isa::kAvx512 ? avx512::__VA_ARGS__ \

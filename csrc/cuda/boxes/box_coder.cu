@@ -3,7 +3,7 @@
 #include "../../math/box_coder.h"
 #include "../common/launch.cuh"
 
-// One thread per anchor in the backward pass: its deltas add into its gradient without atomics.
+// In the backward pass, one thread per anchor sums the gradients of its deltas without atomics.
 namespace detops::cuda {
 
 #include "../../boxes/box_coder.inl"

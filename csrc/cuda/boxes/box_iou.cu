@@ -6,7 +6,7 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kColumns = 4, kRows = 16;  // of a thread, which keeps the boxes of its columns
+constexpr int kColumns = 4, kRows = 16;  // per thread, which keeps its column boxes
 
 template <math::Overlap kind, typename T>
 __global__ void box_iou_kernel(const math::Box<T>* a, int64_t n, const math::Box<T>* b, int64_t m,

@@ -9,7 +9,7 @@ namespace {
 
 using RotatedBox = math::RotatedBox<double>;
 
-// A RotatedBox for each of the boxes: float32 or float64 [N, 5], contiguous.
+// Converts boxes, contiguous float32 or float64 [N, 5], to one RotatedBox each.
 template <typename T>
 Tensor rotated_boxes(const Tensor& boxes) {
   constexpr int64_t kNumbers = sizeof(RotatedBox) / sizeof(double);

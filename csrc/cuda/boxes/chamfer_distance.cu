@@ -6,7 +6,7 @@
 namespace detops::cuda {
 namespace {
 
-// From each of n points of each set to the nearest of the m others.
+// Finds the nearest of the m other points for each of the n points of each set.
 template <typename T>
 __global__ void nearest_kernel(const math::Point<T>* own, int64_t n, const math::Point<T>* other,
                                int64_t m, int64_t sets, T* distance, int64_t* index) {
@@ -24,7 +24,8 @@ __global__ void nearest_kernel(const math::Point<T>* own, int64_t n, const math:
   }
 }
 
-// A thread has a point: its own distance, then in order those of the others that it is nearest to.
+// One thread per point: adds the gradient of its own distance, then in order those of the other
+// points that have it as their nearest point.
 template <typename T>
 __global__ void chamfer_backward_kernel(const T* grad_own, const T* grad_other,
                                         const math::Point<T>* own, int64_t n,

@@ -5,7 +5,8 @@
 namespace detops::cuda {
 namespace {
 
-// Losses; or, backward, what a gradient for each of them, or one for all, sends to the inputs.
+// Computes losses or, if `backward`, the gradients of the inputs. The losses have a gradient each
+// in `grad`, or if that is null, one for all in `grad_of_all`.
 template <bool backward, math::Focus focus, int n, typename T, typename A>
 __global__ void focal_loss_kernel(math::Focal<A> f, const T* inputs, const T* targets,
                                   const T* grad, const A* grad_of_all, int64_t count, T* results) {
@@ -24,7 +25,7 @@ __global__ void focal_loss_kernel(math::Focal<A> f, const T* inputs, const T* ta
   });
 }
 
-// The sum of all threads' numbers, in thread 0.
+// Returns the sum of `mine` over all threads of the block.
 template <typename A>
 __device__ A sum_of_block(A mine) {
   __shared__ A sums[kThreads / kWarp];
@@ -37,7 +38,8 @@ __device__ A sum_of_block(A mine) {
   return total;
 }
 
-// A sum for each block. The number of blocks follows from `count` alone, and so does the order.
+// Computes one sum per block. The number of blocks depends only on `count`, so the order of
+// summation is the same on every GPU.
 template <math::Focus focus, int n, typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     focal_loss_sums_kernel(math::Focal<A> f, const T* inputs, const T* targets, int64_t count,
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// One block.
+// Adds the sums of all blocks. Launched with one block.
 template <typename A>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const A* sums, int count, A* total) {
   double sum = 0;
@@ -80,9 +82,9 @@ void launch_each(const Tensor& inputs, const Tensor& targets, const Tensor& grad
   });
 }
 
-// Some lanes of a warp, a power of two of them, take a row of logits in turn and hold as many each
-// as fit the registers, so that most rows are read once. With few lanes, a warp takes more rows,
-// and shares what there is to compute once for each.
+// A row of logits, dealt in turn to `lanes` lanes of a warp, a power of two. Each lane holds its
+// first kHeld logits in registers, so that most rows are read once. With fewer lanes, a warp
+// handles more rows, and computes the terms that occur once per row for all of them at once.
 template <typename T, typename A>
 struct Logits {
   static constexpr int kHeld = 16;
@@ -95,7 +97,7 @@ struct Logits {
     for (int i = 0; i < kHeld; ++i) held[i] = i < count ? A(first[i * lanes]) : A(0);
   }
 
-  // Calls visit(i, logit) for each of this lane.
+  // Calls visit(i, logit) for each logit of this lane.
   template <typename Visit>
   __device__ void visit(const Visit& visit) const {
     for (int i = 0; i < kHeld; ++i) {
@@ -105,8 +107,8 @@ struct Logits {
   }
 };
 
-// What the loss needs of a row, in all of its lanes; and its maximum. All threads of a warp take
-// part, whichever rows they have.
+// Returns the terms of a row that the loss is computed from, in all lanes of the row, and stores
+// its maximum in `m`. All threads of a warp must call it, whichever rows they handle.
 template <typename T, typename A>
 __device__ math::softmax_focal::Row<A> softmax_row(const Logits<T, A>& logits, A own, int target,
                                                    A& m) {
@@ -121,7 +123,7 @@ __device__ math::softmax_focal::Row<A> softmax_row(const Logits<T, A>& logits, A
   return {own - m, math::exp(own - m), rest.at[0]};
 }
 
-// Losses or, backward, the gradients of the inputs.
+// Computes losses or, if `backward`, the gradients of the inputs.
 template <bool backward, math::Focus focus, typename T, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     softmax_focal_kernel(math::SoftmaxFocal<A> f, const A* grad, const T* inputs,
@@ -136,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
     const T* x = inputs + i * f.classes;
     const A own = counts ? A(x[target]) : A(0);
     const Logits<T, A> logits(x, counts ? static_cast<int>(f.classes) : 0, lane, lanes);
-    // Which of this lane's logits is the target's.
+    // Index of the target among this lane's logits, or -1.
     const int place = counts && target % lanes == lane ? static_cast<int>(target / lanes) : -1;
     A m, result = 0;
     const auto row = softmax_row(logits, own, place, m);
@@ -191,7 +193,7 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
   }
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
-  constexpr unsigned kMost = 1024;  // blocks: enough for any GPU, and a second pass of no weight
+  constexpr unsigned kMost = 1024;  // blocks: enough for any GPU, with a negligible second pass
   const unsigned blocks = std::min(blocks_for(count, 16 * kThreads), kMost);
   const Tensor sums = empty({blocks}, sum.options());
   DETOPS_FLOAT_SWITCH(type, [&] {
@@ -211,7 +213,8 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs) {
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
-  // One for all is never rounded to half precision: a mean's may be as small as 1 / count.
+  // One gradient for all losses is never rounded to half precision: that of a mean may be as small
+  // as 1 / count.
   const bool constant = is_constant(grad);
   const Tensor each = constant ? Tensor() : grad.to(type).contiguous();
   const Tensor of_all = constant ? wide(grad.as_strided({1}, {1}), type) : Tensor();

@@ -6,11 +6,11 @@
 namespace detops::cuda {
 namespace {
 
-// What a block knows of the columns and rows of one image.
+// State of the columns and rows of one image.
 struct AssignmentMemory {
   double *price, *distance;          // [columns]
-  double *open_price, *at_distance;  // [columns], of closed ones, as they were then
-  int *owner, *from;                 // [columns], the row that has it, and that leads to it
+  double *open_price, *at_distance;  // [columns], values when a column was closed
+  int *owner, *from;                 // [columns], owning row, previous row on the path
   int* column;                       // [rows]
 
   DETOPS_HD static int64_t bytes(int64_t rows, int64_t columns) {
@@ -24,8 +24,8 @@ struct AssignmentMemory {
   }
 };
 
-// The two least sums that some threads have seen, and the place of the least: by its index, after
-// those of columns without an owner.
+// The two smallest sums seen so far, and the column of the smallest, with the bit kHasOwner set if
+// it has an owner. Of equal sums, columns without an owner come first, then the lowest index.
 struct Seen {
   double least, second;
   int place;
@@ -48,13 +48,13 @@ struct Seen {
 constexpr unsigned kHasOwner = 1u << 31;
 constexpr int kWarps = kThreads / kWarp;
 
-// See math::assignment::solve: all threads of the block go the same way, and thread t owns every
-// 256th column from t on.
+// `Columns` of math::assignment::solve. All threads of the block take the same branches. Thread t
+// owns every 256th column from t on.
 struct BlockColumns {
   AssignmentMemory at;
   const double* costs;
   int columns;
-  Seen (*of_warps)[kWarps];  // two in shared memory, in turns, to save a barrier
+  Seen (*of_warps)[kWarps];  // two in shared memory, used in turn to save a barrier
   int turn = 0;
 
   __device__ double cost(int row, int column) const {
@@ -64,7 +64,7 @@ struct BlockColumns {
   __device__ int owner(int column) const { return at.owner[column]; }
   __device__ int column(int row) const { return at.column[row]; }
 
-  // What all threads have seen of the columns, whose sums of cost and price `sum` tells.
+  // Finds the two smallest values of sum(column) over all columns. All threads get the result.
   template <typename Sum>
   __device__ Seen look(const Sum& sum) {
     Seen seen{INFINITY, INFINITY, -1};
@@ -83,8 +83,8 @@ struct BlockColumns {
     return {all.least, all.second, all.place};
   }
 
-  // Where all columns will have owners, their first prices may differ: the least that a row pays
-  // above what is least for it.
+  // Initialises the prices. They may differ only because all columns will have owners. The price of
+  // a column is minus the least by which a cost in it exceeds the minimum of its row.
   __device__ void first_prices(int rows) {
     for (int row = static_cast<int>(threadIdx.x); row < rows; row += kThreads) {
       double least = cost(row, 0);
@@ -101,7 +101,7 @@ struct BlockColumns {
     }
   }
 
-  // What all threads have read of it, one may change then.
+  // One thread writes, after all threads have read the previous values.
   __device__ void give(int column, int row, double price) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -121,7 +121,7 @@ struct BlockColumns {
     return {all.least, all.place};
   }
 
-  // An infinite price keeps paths away.
+  // An infinite price keeps other paths away from the column.
   __device__ void close(const math::assignment::Nearest& nearest) {
     __syncthreads();
     const int j = nearest.column;
@@ -166,8 +166,8 @@ struct BlockColumns {
   }
 };
 
-// A block per image: each step of the search is one pass over the columns, and depends on the one
-// before. `n_objects` may be null, and `all_memory` is where a block has enough of its own.
+// One block per image: each step of the search is one pass over the columns and depends on the
+// previous one. `n_objects` may be null. `all_memory` is null if the state fits in shared memory.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     assignment_kernel(const T* all_given, const int64_t* n_objects, int64_t images, int64_t queries,
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t image = blockIdx.x; image < images; image += gridDim.x) {
     const T* given = all_given + image * queries * most_objects;
-    // Its rows are queries or objects, whichever are fewer.
+    // The rows of `costs` are queries or objects, whichever are fewer.
     double* costs = all_costs + image * queries * most_objects;
     int64_t* out = objects + image * queries;
     int64_t n = n_objects == nullptr ? most_objects : n_objects[image];

@@ -7,20 +7,21 @@
 
 namespace detops::cuda {
 
-// A yes or no of each of a block's threads, in shared memory.
+// One boolean per thread of a block, stored as bits in shared memory.
 template <int threads = kThreads>
 struct Votes {
   static constexpr int kWords = threads / kWarp;
   unsigned words[kWords];
 
-  // By all threads, with a barrier since votes were last read, and one before they are.
+  // All threads must call it. Requires a barrier after the previous read of the votes, and another
+  // before the next read.
   __device__ void put(bool vote) {
     const int self = static_cast<int>(threadIdx.x);
     const unsigned word = __ballot_sync(0xffffffffu, vote);
     if (self % kWarp == 0) words[self / kWarp] = word;
   }
 
-  // Of the threads before thread i.
+  // Returns the number of true votes among the threads before thread i.
   __device__ int before(int i) const {
     int n = __popc(words[i / kWarp] & ((1u << i % kWarp) - 1));
     for (int w = 0; w < i / kWarp; ++w) n += __popc(words[w]);
@@ -34,7 +35,7 @@ struct Votes {
   }
 };
 
-// The higher value, and of equals the lower index; an index of -1 is none.
+// Running maximum: the higher value wins, then the lower index. An index of -1 means empty.
 template <typename T>
 struct Best {
   T value;
@@ -46,8 +47,8 @@ struct Best {
   }
 };
 
-// What value.add(other) makes of the values of `lanes` neighbours, a power of two of them; each of
-// them gets it. All threads of the warp take part.
+// Reduces the values of groups of `lanes` adjacent lanes, a power of two, with value.add(other).
+// Every lane gets the result of its group. All threads of the warp must call it.
 template <typename V>
 __device__ V join_lanes(V value, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) {
@@ -61,7 +62,8 @@ __device__ V join_lanes(V value, int lanes) {
   return value;
 }
 
-// The same for all threads of the block. `of_warps` is in shared memory, and nobody reads it now.
+// The same for all threads of the block. `of_warps` is scratch in shared memory: no thread may
+// still be reading it.
 template <int warps, typename V>
 __device__ V join_block(const V& mine, V (&of_warps)[warps]) {
   const V of_warp = join_lanes(mine, kWarp);

@@ -3,13 +3,13 @@
 
 #include "../../math/host_device.h"
 
-// Which part of the work a block or thread owns: plain functions in 64 bits, which need no GPU to
-// be tested (tests/ops/cuda/test_cuda_geometry.py).
+// Assigns work to blocks and threads: plain functions in 64 bits that can be tested without a GPU
+// (tests/ops/cuda/test_cuda_geometry.py).
 namespace detops::cuda {
 
 DETOPS_HD int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-// Strides, in elements, of [N, C, H, W] in either layout.
+// Strides in elements of [N, C, H, W], contiguous or channels_last.
 struct Strides {
   int64_t n, c, h, w;
 
@@ -22,7 +22,7 @@ DETOPS_HD Strides strides_of(bool channels_last, int64_t c, int64_t h, int64_t w
   return channels_last ? Strides{c * h * w, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
 }
 
-// An element of [N, C, H, W] by its number in memory.
+// Coordinates of an element of [N, C, H, W]. position_of() computes them from its memory index.
 struct Position {
   int64_t n, c, h, w;
 };
@@ -38,7 +38,7 @@ DETOPS_HD Position position_of(int64_t i, bool channels_last, int64_t channels, 
   return at;
 }
 
-// [N, C, H, W] in either layout.
+// Feature maps [N, C, H, W], contiguous or channels_last.
 struct Maps {
   int64_t n, c, h, w;
   bool channels_last;
@@ -49,10 +49,11 @@ struct Maps {
   DETOPS_HD Position position(int64_t i) const { return position_of(i, channels_last, c, h, w); }
 };
 
-// Rows of `length` items, each shared out in parts of at most `size`: a part by its number.
+// A part of a row. part_of() splits rows of `length` items into parts of at most `size` items, and
+// returns part `i`.
 struct Part {
   int64_t row, first;
-  int count;  // of items
+  int count;  // items
 };
 
 DETOPS_HD Part part_of(int64_t i, int64_t length, int64_t size) {
@@ -60,7 +61,7 @@ DETOPS_HD Part part_of(int64_t i, int64_t length, int64_t size) {
   return {i / parts, first, static_cast<int>(math::min(size, length - first))};
 }
 
-// Square tiles that cover images: row by row, image by image.
+// Square tiles that cover images, numbered image by image and row by row.
 struct TileGrid {
   int64_t images, high, wide;
 
@@ -71,7 +72,7 @@ DETOPS_HD TileGrid tile_grid(int64_t images, int64_t height, int64_t width, int6
   return {images, ceil_div(height, side), ceil_div(width, side)};
 }
 
-// The tile's image and first pixel.
+// Image and upper left pixel of a tile.
 struct TilePlace {
   int64_t image, y, x;
 };

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef DETOPS_EMULATE_CUDA
-#include "emulation.h"  // of tests/emulation
+#include "emulation.h"  // in tests/emulation
 #else
 #include <cuda_runtime.h>
 #endif
@@ -22,12 +22,12 @@ namespace detops::cuda {
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 
-// How a kernel is started; a number of blocks alone is enough.
+// Launch configuration of a kernel. A number of blocks converts to it implicitly.
 struct Launch {
   dim3 blocks;
   unsigned threads = kThreads;
   size_t shared = 0;      // bytes
-  bool together = false;  // all blocks at once, so that they may wait for each other
+  bool together = false;  // cooperative: all blocks are resident and can synchronise
 
   Launch(unsigned n, unsigned n_threads = kThreads, size_t n_shared = 0)
       : blocks(n), threads(n_threads), shared(n_shared) {}
@@ -35,12 +35,12 @@ struct Launch {
       : blocks(n), threads(n_threads), shared(n_shared) {}
 };
 
-// What bounds a kernel whose blocks are all there at once, on the current device.
+// Limits of the current device for kernels whose blocks are all resident at once.
 struct Device {
-  int multiprocessors, shared, cooperative;  // shared: bytes that a block can have
+  int multiprocessors, shared, cooperative;  // shared: maximum bytes per block
 
 #ifdef DETOPS_EMULATE_CUDA
-  Device() : multiprocessors(16), shared(48 << 10), cooperative(false) {}  // small tests meet these
+  Device() : multiprocessors(16), shared(48 << 10), cooperative(false) {}  // small for tests
 #else
   Device() {
     int device = 0;
@@ -56,30 +56,30 @@ struct Device {
 #endif
 };
 
-// Enough blocks for `work` items; kernels stride over what a bounded grid leaves.
+// Returns enough blocks for `work` items, up to a limit. Grid-stride loops cover the rest.
 inline unsigned blocks_for(int64_t work, int64_t per_block = kThreads) {
 #ifdef DETOPS_EMULATE_CUDA
-  constexpr int64_t kMaxBlocks = 3;  // that kernels do stride is seen in small tests
+  constexpr int64_t kMaxBlocks = 3;  // small, so that tests run the grid-stride loops
 #else
   constexpr int64_t kMaxBlocks = 1 << 20;
 #endif
   return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(work, per_block), 1, kMaxBlocks));
 }
 
-// Of a tensor that is contiguous in its layout.
+// The tensor must be contiguous in its layout.
 inline Maps maps_of(const Tensor& t) {
   return {t.size(0), t.size(1), t.size(2), t.size(3), is_channels_last(t)};
 }
 
-// A size that a kernel counts in 32 bits. The wrapper of host functions puts the op's name in front
-// of this error, and of that of a launch.
+// Converts a size that a kernel counts in 32 bits. The wrapper of the host functions prefixes this
+// error and launch errors with the op's name.
 inline int narrow(int64_t size) {
   check(std::abs(size) <= std::numeric_limits<int>::max(), "a size of ", size,
         " is beyond what a GPU's kernels take");
   return static_cast<int>(size);
 }
 
-// The number that a struct is made of, or that number itself.
+// For decltype only: the element type T of a pointer to T, Row<T> or Row<T, n>.
 template <typename T>
 T number_in(const T*);
 template <template <typename> class Row, typename T>
@@ -87,8 +87,8 @@ T number_in(const Row<T>*);
 template <template <typename, int> class Row, typename T, int n>
 T number_in(const Row<T, n>*);
 
-// The elements of a tensor, for a pointer to numbers of its dtype or to structs of them; null where
-// the tensor is undefined.
+// Converts to a pointer to a tensor's elements, or to structs of such elements. Null if the tensor
+// is undefined.
 struct Elements {
   const Tensor& tensor;
 
@@ -106,7 +106,8 @@ struct Elements {
 
 inline Elements elements(const Tensor& t) { return {t}; }
 
-// Arrays of so many elements each, in one tensor, which is cheaper than one for each.
+// Allocates an array of each type in Ts, with `counts` elements. All of them are in `memory`: one
+// tensor is cheaper than one per array.
 template <typename... Ts, typename... Counts>
 std::tuple<Ts*...> arrays(Tensor& memory, const Options& options, Counts... counts) {
   constexpr int64_t kAlignment = 256;
@@ -129,7 +130,7 @@ P parameter(const Argument& argument) {
   return static_cast<P>(argument);
 }
 
-// Of a tensor a kernel takes the elements.
+// Kernels receive a tensor as a pointer to its elements.
 template <typename P>
 P parameter(const Tensor& t) {
   return elements(t);
@@ -153,7 +154,7 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&..
   emulation::run(how.blocks, how.threads, how.shared, [&] { std::apply(kernel, parameters); });
 #else
   const cudaStream_t stream = current_stream();
-  if (how.shared > 48 << 10) {  // what a block may have without asking
+  if (how.shared > 48 << 10) {  // the limit without opting in
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(how.shared));
   }
   if (how.together) {
@@ -173,14 +174,14 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&..
 #endif
 }
 
-// The memory of a block whose size the launch tells, as bytes.
+// A block's dynamic shared memory, as bytes. Launch::shared is its size.
 #ifdef DETOPS_EMULATE_CUDA
 #define DETOPS_DYNAMIC_SHARED(name) unsigned char* const name = emulation::dynamic_memory
 #else
 #define DETOPS_DYNAMIC_SHARED(name) extern __shared__ unsigned char name[]
 #endif
 
-// `for (int64_t i : this thread's share of [0, n))`
+// Grid-stride loop over [0, n).
 #define DETOPS_FOR_EACH(i, n)                                                      \
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < int64_t(n); \
        i += int64_t(gridDim.x) * blockDim.x)
@@ -190,7 +191,7 @@ __global__ void each_kernel(Each each, int64_t n) {
   DETOPS_FOR_EACH(i, n) { each(i); }
 }
 
-// Calls each(i) on the device, by a thread for every i below n.
+// Calls each(i) on the device for all i in [0, n), in parallel.
 template <typename Each>
 void for_each(int64_t n, const Each& each) {
   launch(each_kernel<Each>, blocks_for(n), each, n);

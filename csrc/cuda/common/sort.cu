@@ -13,7 +13,8 @@
 namespace detops::cuda {
 namespace {
 
-// Up to so many scores each is compared with all others: one launch, where a sort takes several.
+// Up to this many scores are ranked by comparing all pairs, which takes one launch. A sort takes
+// several.
 constexpr int kMostRanked = 4096;
 
 template <typename T>
@@ -21,7 +22,7 @@ __device__ auto key_of(T score) {
   return math::descending_key(static_cast<accumulate_t<T>>(score));
 }
 
-// A warp counts the scores that come before one of them.
+// One warp per score: counts the scores that come before it.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     rank_kernel(const T* scores, int64_t stride, int count, int* order) {
@@ -49,8 +50,8 @@ void sort(const Tensor& keys, const int* values, int count, int* sorted) {
   for (int i = 0; i < count; ++i) sorted[i] = values[order[i]];
 }
 #else
-// Calls one of cub's functions, sort(memory, bytes): it says how many bytes it wants, and gets
-// them.
+// Calls a cub function, sort(memory, bytes), twice: first for the size of its workspace, then with
+// the workspace.
 template <typename Sort>
 void with_memory(const Options& options, const Sort& sort) {
   size_t bytes = 0;
@@ -93,7 +94,8 @@ Tensor sort_by_second(const Tensor& pairs, int64_t last) {
                    [](const Pair& a, const Pair& b) { return a.at[1] < b.at[1]; });
   return pairs;
 #else
-  // A pair is one number to sort by some of its bits: devices are little-endian.
+  // Each pair is sorted as one uint64. Devices are little-endian, so its second number is in the
+  // upper bits.
   constexpr int kLower = 32;
   int bits = 1;
   while (last >> bits > 0) ++bits;

@@ -3,18 +3,19 @@
 
 #include "../../tensor.h"
 
-// By cub, stable: what is equal stays in order.
+// Stable sorts, implemented with cub.
 namespace detops::cuda {
 
-// The values, int32[N], in ascending order of their keys: int32[N] or int64[N], taken for unsigned.
+// Returns the values, int32[N], in ascending order of their keys, int32[N] or int64[N]. Keys are
+// compared as unsigned integers.
 Tensor sort_by_key(const Tensor& keys, const Tensor& values);
 
-// Pairs of int32, [N, 2], ordered by the second number, which is of [0, last]. What `pairs` holds
-// is lost.
+// Returns pairs, int32[N, 2], sorted by their second number, which is in [0, last]. Overwrites
+// `pairs`.
 Tensor sort_by_second(const Tensor& pairs, int64_t last);
 
-// int32[N]: where the scores, of any floating type, are in the order of selection: NaN of either
-// sign first, then the highest. Ties, as of both zeros, are in input order.
+// Returns the indices, int32[N], of scores of any floating dtype in selection order: NaN of either
+// sign first, then descending. Ties keep the input order. -0 and +0 are a tie.
 Tensor selection_order(const Tensor& scores);
 
 }  // namespace detops::cuda

@@ -7,20 +7,21 @@ namespace detops::cuda {
 
 struct Matrices {
   int64_t count, rows, columns;
-  int64_t apart;  // elements between a row and the next; columns are neighbours
+  int64_t apart;  // row stride in elements; the column stride is 1
 };
 
-// A block's, by rows and columns: each thread has many elements under way, and the tile fits.
+// Side of a block's square tile: large enough for each thread to have many loads in flight, small
+// enough for shared memory.
 template <typename Element>
 constexpr int kTransposeTile = sizeof(Element) > 8 ? 32 : 64;
 
-// to[k][j][i] = from[begin(k) + i * apart + j]. Both are gone through along their rows, so that
-// neighbouring threads have neighbours in memory.
+// to[k][j][i] = from[begin(k) + i * apart + j]. Adjacent threads read and write adjacent elements.
 template <typename Element, typename Begin>
 __global__ void __launch_bounds__(kThreads)
     transpose_kernel(Matrices m, Begin begin, const Element* from, Element* to) {
   constexpr int kTile = kTransposeTile<Element>, kDown = kThreads / kTile;
-  constexpr int kPad = sizeof(Element) < 4 ? 4 / sizeof(Element) : 1;  // an odd number of banks
+  // Avoids bank conflicts: a row is an odd number of banks, or of elements larger than a bank.
+  constexpr int kPad = sizeof(Element) < 4 ? 4 / sizeof(Element) : 1;
   __shared__ Element tile[kTile][kTile + kPad];
   const int across = static_cast<int>(threadIdx.x) % kTile;
   const int down = static_cast<int>(threadIdx.x) / kTile;
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t matrix = t / (below * beside);
     const int64_t row = t % below * kTile, column = t / below % beside * kTile;
     const Element* in = from + begin(matrix) + row * m.apart + column + across;
-    for (int k = 0; k < kTile / kDown; ++k) {  // a number that is known, so that loads are together
+    for (int k = 0; k < kTile / kDown; ++k) {  // constant count: loads are batched
       const int i = down + k * kDown;
       if (row + i < m.rows && column + across < m.columns) tile[i][across] = in[i * m.apart];
     }

@@ -8,7 +8,7 @@
 
 namespace detops::cuda {
 
-// Neighbouring elements that one instruction loads or stores.
+// Adjacent elements that one instruction loads or stores.
 template <typename T, int n>
 struct alignas(sizeof(T) * n) Vector {
   T at[n];
@@ -24,8 +24,8 @@ __device__ void store(T* to, const Vector<T, n>& values) {
   *reinterpret_cast<Vector<T, n>*>(to) = values;
 }
 
-// n channels of a map, which are neighbours in memory in channels_last, else a plane apart. There,
-// only `count` of them are: the others are read from the last one.
+// Pointers to n channels of a feature map: adjacent in memory in channels_last, else one plane
+// apart. Without channels_last only `count` of them exist; the others alias the last one.
 template <int n, bool channels_last, typename T>
 struct Channels {
   T* at[channels_last ? 1 : n];
@@ -43,7 +43,7 @@ struct Channels {
     return moved;
   }
 
-  // Keeps the compiler from adding up offsets plane by plane, before it adds the pointers.
+  // Keeps the compiler from summing the offsets for each plane before it adds the pointer.
   __device__ void pin() {
 #ifdef __CUDA_ARCH__
     for (T*& pointer : at) {
@@ -64,7 +64,7 @@ struct Channels {
   }
 };
 
-// In the type of the map.
+// Stores n channels as T, with the memory layout of Channels.
 template <int n, bool channels_last, typename T, typename A>
 __device__ void store_channels(T* to, int64_t plane, int count, const Vector<A, n>& values) {
   Vector<T, n> converted;
@@ -76,9 +76,9 @@ __device__ void store_channels(T* to, int64_t plane, int count, const Vector<A, 
   }
 }
 
-// Calls run(std::integral_constant<int, n>()), n being how many T a thread may take at a time from
-// rows of `length` elements that begin at multiples of `length` after the pointers: `numbers` of
-// them, which are 16 bytes unless said otherwise, or one.
+// Calls run(std::integral_constant<int, n>()), where n is how many T a thread can load at a time.
+// Rows have `length` elements and begin at multiples of `length` from the pointers. If all of them
+// are aligned, n is `numbers`, 16 bytes by default, else 1.
 template <typename T, int numbers = 16 / int(sizeof(T)), typename Run>
 void with_vector(int64_t length, ArrayRef<const void*> pointers, const Run& run) {
   bool aligned = length % numbers == 0;
@@ -92,8 +92,8 @@ void with_vector(int64_t length, ArrayRef<const void*> pointers, const Run& run)
   }
 }
 
-// Calls run(n, channels_last), both constants: a thread takes n channels, as with_vector says, or
-// four planes, so that it finds a pixel once for all of them.
+// Calls run(n, channels_last) with two constants. In channels_last, n comes from with_vector.
+// Otherwise a thread handles four planes, so that it locates a pixel once for all of them.
 template <typename T, typename Run>
 void with_layout(bool channels_last, int64_t channels, ArrayRef<const void*> pointers,
                  const Run& run) {
@@ -104,8 +104,8 @@ void with_layout(bool channels_last, int64_t channels, ArrayRef<const void*> poi
   }
 }
 
-// Calls visit(i, std::integral_constant<int, k>()) so that the elements from i to i + k are each of
-// [0, count) once, in all threads of the grid together; k is n, or 1 for what that leaves.
+// Calls visit(i, std::integral_constant<int, k>()) for the elements [i, i + k). All threads of the
+// grid together cover [0, count) once. k is n, or 1 for the remainder.
 template <int n, typename Visit>
 __device__ void for_each_vector(int64_t count, const Visit& visit) {
   const int64_t self = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -114,8 +114,8 @@ __device__ void for_each_vector(int64_t count, const Visit& visit) {
   for (int64_t i = whole + self; i < count; i += all) visit(i, std::integral_constant<int, 1>());
 }
 
-// a * b + c. --fmad=false keeps the compiler from fusing the two where a comparison follows; sums
-// of weighted features may be fused, and are, on a GPU.
+// Returns a * b + c, fused on a GPU. The build sets --fmad=false, because fusing must not change
+// results that are compared. Sums of weighted features may be fused.
 template <typename A>
 __device__ A multiply_add(A a, A b, A c) {
 #ifdef __CUDA_ARCH__
@@ -132,9 +132,9 @@ __device__ void add_weighted(A weight, const Vector<T, n>& values, Vector<A, n>&
   }
 }
 
-// A block's threads as rows of `count` threads that take a row of `vectors` together.
+// Arranges a block's threads in rows of `count` threads. Each row handles one row of `vectors`.
 struct Lanes {
-  int count, rows;  // of the block; what is left of it idles
+  int count, rows;  // of the block; leftover threads idle
   int lane, row;    // of this thread
   bool idle;
 
@@ -150,8 +150,9 @@ inline int64_t rows_per_block(int64_t vectors, int64_t threads = kThreads) {
   return threads / std::min(vectors, threads);
 }
 
-// Dot products over channels: `lanes` threads of a warp take runs of channels in turn. Which thread
-// adds which numbers depends on their count alone, so that all types and alignments give the same.
+// Dot products over channels: `lanes` threads of a warp take turns at runs of kRun channels. Which
+// thread adds which elements depends only on their count, so the order of summation is the same
+// for every dtype and alignment.
 constexpr int kRun = 4;
 
 inline int lanes_for_runs(int64_t channels, int run = kRun) {
@@ -160,7 +161,7 @@ inline int lanes_for_runs(int64_t channels, int run = kRun) {
   return lanes;
 }
 
-// The elements that at(i) points to, n at a time; zeros from i = `count` on.
+// Loads the elements that at(i) points to, n at a time; zeros from i = `count` on.
 template <int n, typename A, typename At>
 __device__ Vector<A, kRun> load_run(int64_t count, const At& at) {
   Vector<A, kRun> run{};
@@ -178,7 +179,7 @@ __device__ A dot(const Vector<A, kRun>& a, const Vector<A, kRun>& b, A sum) {
   return sum;
 }
 
-// Over neighbouring lanes, a power of two of them. All threads of the warp take part.
+// Sums over groups of `lanes` adjacent lanes, a power of two. All threads of the warp must call it.
 template <typename A, int n>
 __device__ void sum_over_lanes(Vector<A, n>& sums, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) {

@@ -20,12 +20,12 @@ void add_bias(const Tensor& sums, const Tensor& bias) {
 
 }  // namespace
 
-// cuDNN has Winograd's algorithm, and knows when it pays.
+// Calls PyTorch's convolution: cuDNN implements Winograd's algorithm and uses it when it is faster.
 void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
                              const std::optional<Tensor>& bias, IntArrayRef padding,
                              Tensor& output) {
   if (output.numel() == 0) return;
-  // PyTorch gives a convolution of no channels another shape than one of a channel of zeros.
+  // PyTorch gives a convolution without channels a different shape: use a channel of zeros instead.
   const auto filled = [](const Tensor& t) {
     return t.size(1) > 0 ? t : zeros({t.size(0), 1, t.size(2), t.size(3)}, t.options());
   };

@@ -7,13 +7,13 @@
 #include "../common/transpose.cuh"
 #include "sorted_samples.cuh"
 
-// The samples of a chunk of output positions are brought into columns, which a matrix product
-// takes. Maps are in the order [N, H, W, C]: where a sample lies is computed once, by one thread,
-// and shared with those over its channels.
+// Gathers the samples of a chunk of output positions into columns for a matrix product. Feature
+// maps are [N, H, W, C]: one thread computes the position of a sample once and shares it with the
+// threads over its channels.
 namespace detops::cuda {
 namespace {
 
-// Numbers in the input's type or in the one to accumulate in; or none.
+// Elements in the input's type or in the accumulation type; null for an undefined tensor.
 template <typename T>
 struct Numbers {
   using A = accumulate_t<T>;
@@ -38,25 +38,26 @@ template <typename T>
 struct DeformParams {
   using A = accumulate_t<T>;
   const T* input;           // [N, H, W, C]
-  Numbers<T> offset, mask;  // in the usual order
-  A least;                  // where samples begin to count
+  Numbers<T> offset, mask;  // contiguous, channels first
+  A least;                  // smallest coordinate of samples that count
   int channels, height, width;
-  int output_width, positions;  // of an image
+  int output_width, positions;  // per image
   int points, kernel_width, groups, group_channels, offset_groups;
   int stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x;
-  int64_t first = 0;  // position of the chunk, counted through all images
-  int count = 0;      // of positions
+  int64_t first = 0;  // first position of the chunk, counted over all images
+  int count = 0;      // positions in the chunk
 
   __host__ __device__ int sample_channels() const { return channels / offset_groups; }
   __host__ __device__ int pixels() const { return height * width; }
 
-  // Numbered plane by plane for 32 positions at a time: neighbouring threads read neighbouring
-  // offsets. Some samples of the last positions are none.
+  // Samples are numbered plane by plane for 32 positions at a time, so adjacent threads read
+  // adjacent offsets. The last 32 positions may include some past the end, without samples.
   __host__ __device__ int samples() const {
     return ceil_div(count, kWarp) * kWarp * offset_groups * points;
   }
 
-  // Columns: [groups, positions of the chunk, points, C / groups]. row: of positions and points.
+  // Returns an index into columns, [groups, positions of the chunk, points, C / groups]. `row` is a
+  // position and a point, flattened.
   __device__ int64_t column(int row, int channel) const {
     const int group = groups == 1 ? 0 : channel / group_channels;
     return (int64_t(group) * count * points + row) * group_channels + channel -
@@ -70,12 +71,12 @@ struct DeformSample {
   math::deform::Sample<A> at;
   A mask;
   int64_t image;
-  int row;                  // of the columns, or -1
-  int group;                // of offsets
-  int64_t plane, in_plane;  // of the mask: where its number is
-  const T* map;             // the pixel 0 of the image and the group's first channel
+  int row;                  // of the columns, -1 for no sample
+  int group;                // offset group
+  int64_t plane, in_plane;  // of the mask, and the position in it
+  const T* map;             // pixel 0 of the image at the group's first channel
   Vector<int, 4> corners;   // pixels of the image, or -1
-  Vector<A, 4> shares;      // times the mask; 0 off the image
+  Vector<A, 4> shares;      // weights times the mask; 0 off the image
 };
 
 template <typename T, typename A = accumulate_t<T>>
@@ -113,9 +114,9 @@ __device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
   return s;
 }
 
-// A block takes up to a sample per thread, the planes of one position after another: those read
-// much the same pixels, which the L1 cache then holds, since no more than `lanes` vectors of each
-// are looked at until all samples have been.
+// A block handles up to one sample per thread, all planes of one position after another. The planes
+// of a position read nearly the same pixels. These stay in the L1 cache, because the block reads
+// only `lanes` vectors per pixel for all samples before it goes on to the next channels.
 template <typename T, typename C, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     deform_columns_kernel(DeformParams<T> p, int block_samples, int lanes, C* columns) {
@@ -148,10 +149,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Calls run(std::integral_constant<int, n>()): channels that may be taken at a time.
+// Calls run(std::integral_constant<int, n>()), where n channels can be loaded at a time.
 template <typename T, typename Run>
 void with_channels(const DeformParams<T>& p, const void* pointer, const Run& run) {
-  // A vector lies in one group of offsets, and in one of channels.
+  // A vector must not cross offset groups or channel groups.
   const bool whole = p.group_channels % kRun == 0 && p.sample_channels() % kRun == 0;
   with_vector<T, kRun>(whole ? 0 : 1, {pointer}, run);
 }
@@ -164,7 +165,7 @@ Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
 #else
   constexpr int kMany = 1 << 17;
 #endif
-  // Few samples are spread over more blocks.
+  // Spreads few samples over more blocks.
   const int block_samples = p.samples() < kMany ? kBlockSamples : kThreads;
   const int lanes = std::min(kWarp / 2, lanes_for_runs(p.sample_channels()));
   with_channels(p, p.input, [&](auto n) {
@@ -174,7 +175,7 @@ Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
   return columns;
 }
 
-// Turns each of a batch of matrices around; both tensors are contiguous.
+// Transposes each matrix of a batch. Both tensors must be contiguous.
 void transpose_matrices(const Tensor& from, const Tensor& to, int64_t batch, int64_t rows,
                         int64_t columns) {
   DETOPS_FLOAT_SWITCH(from.scalar_type(), [&] {
@@ -185,7 +186,7 @@ void transpose_matrices(const Tensor& from, const Tensor& to, int64_t batch, int
   });
 }
 
-// [N, H, W, C] of [N, C, H, W], the same elements where they lie so.
+// Converts [N, C, H, W] to [N, H, W, C]. Returns a view if the memory is already in that order.
 Tensor to_channels_last(const Tensor& maps) {
   const Tensor last = maps.permute({0, 2, 3, 1});
   if (last.is_contiguous()) return last;
@@ -195,13 +196,14 @@ Tensor to_channels_last(const Tensor& maps) {
   return to;
 }
 
-// From [N, H, W, C] to [N, C, H, W].
+// Converts [N, H, W, C] to [N, C, H, W].
 void from_channels_last(const Tensor& last, const Tensor& maps) {
   transpose_matrices(last, maps, maps.size(0), maps.size(2) * maps.size(3), maps.size(1));
 }
 
-// Maps [N, C, H, W] as [positions of all images, groups, C / groups], if their strides allow it
-// and suit the product: cuBLAS is fast where rows begin at multiples of 16 bytes. Else undefined.
+// Views maps [N, C, H, W] as [positions of all images, groups, C / groups]. Returns an undefined
+// tensor if the strides do not allow it or would slow down the product: cuBLAS is fast if rows
+// begin at multiples of 16 bytes.
 Tensor rows_of(const Tensor& maps, int64_t groups) {
   const int64_t positions = maps.size(2) * maps.size(3), size = maps.size(1) / groups;
   const Tensor last = maps.permute({0, 2, 3, 1});
@@ -211,14 +213,14 @@ Tensor rows_of(const Tensor& maps, int64_t groups) {
   return maps.as_strided({positions, groups, size}, {1, size * positions, positions});
 }
 
-// Gives an output another type than the one in which it was made.
+// Reallocates an output if its dtype is not `type`.
 void retype(Tensor& output, ScalarType type) {
   if (output.scalar_type() != type) output = empty_like(output, output.options().dtype(type));
 }
 
-// Tensors in the order that the kernels want. Where input and weight have one type, that of the
-// columns is the same, as in a convolution of PyTorch's: so tensor cores multiply half types. The
-// product is summed in float32, and a sample is rounded before it.
+// Inputs in the layout that the kernels require. If input and weight have the same dtype, the
+// columns have it too, as in PyTorch's convolutions, so tensor cores multiply half types. Samples
+// are rounded to that dtype before the product, which is summed in float32.
 struct DeformInputs {
   ScalarType type;      // of the columns
   Tensor input;         // [N, H, W, C]
@@ -267,7 +269,7 @@ struct DeformInputs {
   }
 };
 
-// Calls run(T(), C()), of the types of the input and of the columns.
+// Calls run(T(), C()) with the types of the input and of the columns.
 template <typename Run>
 void with_types(ScalarType input, ScalarType columns, const Run& run) {
   DETOPS_FLOAT_SWITCH(input, [&] {
@@ -279,9 +281,9 @@ void with_types(ScalarType input, ScalarType columns, const Run& run) {
   });
 }
 
-// Calls visit(p) for chunks of all images' positions, a multiple of a warp each. Columns, and
-// samples in the order of their cells, take up to 512 MB: the product of a chunk has to be many
-// times what a GPU takes at once, or it waits for the last part of it.
+// Calls visit(p) for chunks of the positions of all images, each a multiple of a warp. Columns and
+// sorted samples take up to 512 MB. The product of a chunk has to be many times larger than what a
+// GPU computes at once. Otherwise most of the GPU idles during the last part.
 template <typename C, typename T, typename Visit>
 void each_chunk(const DeformGeometry& g, DeformParams<T> p, const Visit& visit) {
 #ifdef DETOPS_EMULATE_CUDA

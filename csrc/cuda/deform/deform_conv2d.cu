@@ -4,7 +4,7 @@
 namespace detops::cuda {
 namespace {
 
-// The gradients of offsets and masks, either of which may be null.
+// Computes the gradients of offsets and masks. Either may be null.
 template <typename T, typename C, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     deform_offset_kernel(DeformParams<T> p, const C* grad_columns, int lanes, A* grad_offset,
@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A thread owns a vector of channels of a pixel, and adds to it what earlier chunks did not.
+// A thread owns a vector of channels of a pixel and adds the samples of this chunk to those of
+// earlier chunks.
 template <typename T, typename C, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     deform_input_kernel(DeformParams<T> p, const C* grad_columns, int64_t first_image,
@@ -75,14 +76,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Adds to grad_input [N, H, W, C], of which those images are still empty that the chunk begins.
+// Adds to grad_input, [N, H, W, C]. Images that begin in this chunk are uninitialised.
 template <typename C, typename T, typename A = accumulate_t<T>>
 void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
                         const Tensor& grad_input) {
   const int64_t first = p.first / p.positions;
   const int64_t images = (p.first + p.count - 1) / p.positions + 1 - first;
-  // The cell of each sample: of [images of the chunk, offset groups, H, W], or their number where
-  // the sample reaches no pixel.
+  // The cell of each sample: an index into [images of the chunk, offset groups, H, W], or `cells`
+  // if the sample reaches no pixel.
   const int cells = narrow(images * p.offset_groups * p.pixels());
   const Tensor numbered = empty({p.samples(), 2}, grad_columns.options().dtype(kInt));
   Vector<int, 2>* number = elements(numbered);
@@ -93,7 +94,7 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
     const int cell = pixel < 0 ? cells : static_cast<int>(map * p.pixels() + pixel);
     number[i] = {{static_cast<int>(i), cell}};
   });
-  // In the order of the cells: the samples' shares in theirs, and their rows of the columns.
+  // Sorted by cell: the shares of each sample in its cell, and its row of the columns.
   const Tensor shares = empty(
       {p.samples(), 4}, grad_columns.options().dtype(compute_type(grad_columns.scalar_type())));
   Vector<A, 4>* share = elements(shares);
@@ -176,7 +177,7 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
   const Tensor offsets = wanted[1] ? to_offset : Tensor();
   const Tensor masks = wanted[2] && mask ? to_mask : Tensor();
   const bool samples_wanted = offsets.defined() || masks.defined();
-  Tensor weights;  // summed in the type to accumulate in, where there is more than one chunk
+  Tensor weights;  // in the accumulation type if there is more than one chunk
   with_types(input.scalar_type(), in.type, [&](auto t, auto c) {
     using T = decltype(t);
     using C = decltype(c);

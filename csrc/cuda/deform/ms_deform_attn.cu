@@ -3,8 +3,8 @@
 #include "../../math/deform.h"
 #include "sorted_samples.cuh"
 
-// A row is a query's head in an image: of the locations, of the weights, of the output. Where its
-// samples lie is computed once, by one thread each, and shared with the threads over its channels.
+// A row is one head of one query of an image, in the locations, the weights and the output. One
+// thread computes the position of a sample once and shares it with the threads over its channels.
 namespace detops::cuda {
 namespace {
 
@@ -21,7 +21,7 @@ struct AttentionParams {
 
   __host__ __device__ int64_t stride() const { return int64_t(heads) * channels; }
   __host__ __device__ int64_t rows() const { return images * queries * heads; }
-  __host__ __device__ int samples() const { return levels * points; }  // of a row
+  __host__ __device__ int samples() const { return levels * points; }  // per row
 
   // The value of a row's image and head at the first position.
   __device__ const T* value_of(int64_t row) const {
@@ -29,7 +29,7 @@ struct AttentionParams {
   }
 };
 
-// A level that reaches beyond the positions has no corner that counts.
+// Returns level l, or an empty one without valid corners if it reaches beyond the positions.
 template <typename T>
 __device__ math::Level level_of(const AttentionParams<T>& p, int l) {
   const math::Level level{p.shapes[2 * l], p.shapes[2 * l + 1], p.starts[l]};
@@ -45,10 +45,10 @@ struct Sample {
   math::Level level;
   math::attention::Place<A> place;
   Vector<int, 4> corners;  // positions, or -1
-  Vector<A, 4> shares;     // times the weight; 0 off the map
+  Vector<A, 4> shares;     // times the attention weight; 0 off the map
 };
 
-// Of all samples, number `at`.
+// Returns sample `at`, counted over all rows.
 template <typename T, typename A = accumulate_t<T>>
 __device__ Sample<A> sample_of(const AttentionParams<T>& p, int64_t at) {
   Sample<A> s;
@@ -67,8 +67,8 @@ __device__ Sample<A> sample_of(const AttentionParams<T>& p, int64_t at) {
   return s;
 }
 
-// All tensors contiguous and on the device; locations and weights of the type to accumulate in.
-// Levels on the CPU are checked there; those on the device are made safe in the kernels.
+// Contiguous inputs on the device; locations and weights have the accumulation type. Levels on the
+// CPU are checked here. On the device, kernels replace invalid levels.
 struct AttentionInputs {
   Tensor value, shapes, starts, locations, weights;
 
@@ -97,9 +97,9 @@ struct AttentionInputs {
 };
 
 constexpr int kForwardThreads = 128;
-constexpr int kStaged = 544;  // samples: those of 32 rows of 16, and a gap after each row
+constexpr int kStaged = 544;  // samples: 32 rows of 16, with a gap of one after each row
 
-// A thread per row and vector of channels.
+// One thread per row and vector of channels.
 template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kForwardThreads)
     ms_deform_attn_forward_kernel(AttentionParams<T> p, T* output) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kForwardThreads)
   __shared__ Vector<A, 4> shares[kStaged];
   const Lanes lanes(p.channels / n);
   const int channel = (static_cast<int>(blockIdx.y) * lanes.count + lanes.lane) * n;
-  // An odd number of places a row, so that rows lie in different banks of the memory.
+  // An odd number of slots per row, so that rows lie in different banks of shared memory.
   const int room = (kStaged / lanes.rows - 1) | 1;
   const int portion = min(p.samples(), room), places = portion | 1;
   const int64_t stride = p.stride(), rows = p.rows();
@@ -138,8 +138,9 @@ __global__ void __launch_bounds__(kForwardThreads)
   }
 }
 
-// The gradients of locations and weights, from the products of the row's gradient with the values
-// at the corners; and the cell of each sample: of [N, M, S], or their number where none counts.
+// Computes the gradients of locations and weights from the products of a row's gradient with the
+// values at the corners. Also stores the cell of each sample: an index into [N, M, S], or N * M * S
+// if no corner counts.
 template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     sample_gradients_kernel(AttentionParams<T> p, const T* grad, int lanes, A* to_locations,
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kThreads)
           visit_samples(begin, map * p.positions + at, y, x, width, [&](int j, int corner) {
             const Vector<int, 2> from = of[j];
             const A share = shares[j].at[corner];
-            // Levels may lie in one place. What a sample has no share of is not looked at.
+            // Levels may overlap, so samples of other levels are skipped, as are shares of 0.
             if (from.at[1] != l || share == A(0)) return;
             add_weighted(share, load<n>(grad + int64_t(from.at[0]) * p.channels + c), sums);
           });
@@ -219,7 +220,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Samples or cells that are sorted at a time, if not those of one image: they take 400 MB then.
+// Samples or cells that are sorted at a time, or those of one image if it has more. They take
+// 400 MB.
 #ifdef DETOPS_EMULATE_CUDA
 constexpr int64_t kSorted = 1 << 9;
 #else
@@ -236,7 +238,7 @@ void backward(const AttentionParams<T>& p, const T* grad, A* to_locations, A* to
            lanes_for_runs(p.channels), to_locations, to_weights, numbered);
   });
   if (cells * p.channels == 0) return;
-  // In the order of the cells: the samples' shares in theirs, and their rows and levels.
+  // Sorted by cell: the shares of each sample in its cell, and its row and level.
   const Tensor shares = empty({samples, 4}, options.dtype(compute_type(options.type)));
   const Tensor sources = empty_like(numbered);
   Vector<A, 4>* share = elements(shares);
@@ -293,7 +295,7 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
     for (int64_t first = 0; first < all; first += most) {
       p.images = std::min(most, all - first);
       backward(p, g, at, weight, to, in.value.options());
-      // On to the next images.
+      // Advances to the next images.
       g += p.images * rows * p.channels;
       p.value += p.images * p.positions * p.stride(), to += p.images * p.positions * p.stride();
       p.locations += 2 * p.images * samples, at += 2 * p.images * samples;

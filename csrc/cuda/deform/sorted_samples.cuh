@@ -6,19 +6,19 @@
 #include "../common/sort.cuh"
 #include "../common/vector.cuh"
 
-// The gradient of a map that was sampled bilinearly, by owner-computes: samples are sorted by their
-// cell (bilinear.h), and who owns a pixel adds those of the four cells around it in their order.
-// No atomics, so the same bits every run.
+// The gradient of a bilinearly sampled feature map, by owner-computes. Samples are sorted by their
+// cell (bilinear.h). The owner of a pixel adds the samples of the four cells around it, in order.
+// There are no atomics, so every run gives the same bits.
 namespace detops::cuda {
 
 struct SortedSamples {
-  Tensor order;  // as sort_samples takes them, cell by cell
-  Tensor begin;  // int32[cells + 1]: where each cell's begin
+  Tensor order;  // the samples given to sort_samples, grouped by cell
+  Tensor begin;  // int32[cells + 1]: start of each cell in `order`
 };
 
-// samples: int32[samples, 2], a number of each, and its cell: at most `cells`, which is the cell of
-// those that do not count. Samples of a cell keep their order. Then calls each(j, number) for the
-// sample that comes to be the j-th, on the device: it may change the number.
+// Sorts samples, int32[samples, 2], by their cell. A sample is a number and a cell in [0, cells];
+// `cells` is for samples that do not count. Samples of a cell keep their order. Then calls
+// each(j, number) on the device for the sample that is now the j-th; it may change the number.
 template <typename Each>
 SortedSamples sort_samples(const Tensor& samples, int64_t cells, const Each& each) {
   const Tensor order = sort_by_second(samples, cells);
@@ -29,7 +29,7 @@ SortedSamples sort_samples(const Tensor& samples, int64_t cells, const Each& eac
   for_each(std::max<int64_t>(count, cells + 1), [=] __device__(int64_t i) {
     if (i < count) each(i, sorted[i].at[0]);
     if (i > cells) return;
-    int from = 0, to = count;  // the first sample of this cell or one after it is of [from, to]
+    int from = 0, to = count;  // the first sample of this or a later cell is in [from, to]
     while (from < to) {
       const int middle = from + (to - from) / 2;
       if (sorted[middle].at[1] < i) {
@@ -47,13 +47,14 @@ inline SortedSamples sort_samples(const Tensor& samples, int64_t cells) {
   return sort_samples(samples, cells, [] __device__(int64_t, int) {});
 }
 
-// Calls visit(j, corner) for the sorted samples j that reach a pixel, `corner` being what that is
-// to the sample's cell. `pixel` is its number, `x` and `y` its place in a map of that width.
+// Calls visit(j, corner) for the sorted samples j that reach a pixel, where `corner` is the pixel's
+// corner in the sample's cell. `pixel` is the index of the pixel, `x` and `y` its position in a
+// feature map `width` pixels wide.
 template <typename Visit>
 __device__ void visit_samples(const int* begin, int64_t pixel, int y, int x, int width,
                               const Visit& visit) {
   for (int lower = 0; lower <= (y > 0 ? 1 : 0); ++lower) {
-    const int64_t cell = pixel - int64_t(lower) * width;  // and the one before it
+    const int64_t cell = pixel - int64_t(lower) * width;  // and the cell before it
     const int middle = begin[cell], end = begin[cell + 1];
     for (int j = x > 0 ? begin[cell - 1] : middle; j < end; ++j) {
       visit(j, 2 * lower + (j < middle ? 1 : 0));
@@ -61,9 +62,9 @@ __device__ void visit_samples(const int* begin, int64_t pixel, int y, int x, int
   }
 }
 
-// Adds the values at a sample's corners, by their shares: pixels of a map in global memory that lie
-// `stride` apart, or -1 with a share of 0. All are loaded before one is waited for, which compilers
-// do where no load has a condition of its own.
+// Adds the values at a sample's corners, weighted by their shares. Corners are pixels of a feature
+// map in global memory with stride `stride`, or -1 with a share of 0. If all corners are pixels,
+// the loads are unconditional: compilers then issue all of them before they use the first.
 template <int n, typename T, typename Stride, typename A>
 __device__ void add_corners(const T* map, Stride stride, Vector<int, 4> corner, Vector<A, 4> share,
                             Vector<A, n>& sums) {
@@ -81,11 +82,11 @@ __device__ void add_corners(const T* map, Stride stride, Vector<int, 4> corner, 
   for (int i = 0; i < 4; ++i) add_weighted(share.at[i], found[i], sums);
 }
 
-constexpr int kBlockSamples = 64;  // samples that a block takes at a time
+constexpr int kBlockSamples = 64;  // samples that a block handles at a time
 
-// The products of samples' gradients, to which grad_at(sample, channel) points, with the values at
-// their corners: pixels of `maps` that lie `stride` apart, or -1. By all threads of a block,
-// `lanes` of them for a sample.
+// Computes the dot products over channels of a sample's gradient with the values at its corners.
+// grad_at(sample, channel) points to the gradient. Corners are pixels of `maps` with stride
+// `stride`, or -1. All threads of a block must call it; `lanes` of them handle a sample.
 template <int n, typename A, typename T, typename GradAt>
 __device__ void multiply_corners(const Vector<int, 4>* corners, const T** maps, int64_t stride,
                                  int channels, int lanes, const GradAt& grad_at,

@@ -5,7 +5,7 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kWide = 16;  // elements of a row from which on a tile pays
+constexpr int kWide = 16;  // elements per row and column from which tiles are faster
 
 template <typename Element>
 void copy(const math::Strided& from, const Element* data, Element* out, int64_t count) {

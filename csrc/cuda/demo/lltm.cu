@@ -13,37 +13,38 @@ namespace detops::math {
 
 }  // namespace detops::math
 
-// One kernel goes through all steps of a sequence. A block has some of the states and some rows of
-// the batch; its states' weights stay in its shared memory from the first step to the last. In a
-// step it multiplies what all blocks of its rows wrote in the step before by them, and then they
-// wait for each other. A launch and a library's product per step would cost the host more than a
-// small step costs the device. The host waits for nothing, and a CUDA graph can hold it all.
+// One kernel runs all steps of a sequence. A block owns some of the states and some rows of the
+// batch. The weights of its states stay in shared memory from the first step to the last. In each
+// step it multiplies the output of the previous step, written by all blocks with the same rows, by
+// these weights. Then these blocks synchronise. A launch and a library's matrix product per step
+// would cost more time on the host than a small step takes on the device. The op runs
+// asynchronously, and a CUDA graph can capture it.
 namespace detops::cuda {
 namespace {
 
 using math::gates::Lltm;
 
 constexpr int kStepThreads = 512, kStepWarps = kStepThreads / kWarp;
-constexpr int kTile = 4;            // rows and columns of the sums that a warp makes together
-constexpr int kCounterStride = 32;  // a line of the cache for each
+constexpr int kTile = 4;            // rows and columns of the sums that a warp computes at a time
+constexpr int kCounterStride = 32;  // in int: one cache line per counter
 
-// A block's part of the sequence. The weights of a column are `pitch` numbers apart, zeros after
-// the `depth` that count, so that they are read as vectors whatever the depth is.
+// A block's part of the sequence. Columns of weights have a stride of `pitch` elements and are
+// padded with zeros after the first `depth`, so that they are read as vectors for any depth.
 struct Split {
   int rows, states, depth, pitch;
-  bool held;  // whether a block's weights fit into its memory
+  bool held;  // whether a block's weights fit in shared memory
 };
 
-// The sequence forwards: per state the sums of three gates, over the states before.
+// The forward pass: per state, the sums of three gates over the previous states.
 template <typename T>
 struct Forward {
   static constexpr int kColumns = 3, kDepth = 1;  // of a product, per state
   int64_t rows, states, weight_row;
   const T *weights, *first_state, *first_cell;
-  T* gates;  // [T, B, 3H] in: the input's part of the sums; out: after activation
+  T* gates;  // [T, B, 3H] in: the input's part of the sums; out: activated gates
   T *cells, *output;
 
-  // What one thread needs for a state, beside the product.
+  // The values that a thread needs for a state, in addition to the product.
   struct Own {
     Lltm<T> sums;
     T cell;
@@ -52,7 +53,7 @@ struct Forward {
   __device__ T weight(int64_t state, int gate, int64_t k) const {
     return weights[(gate * states + state) * weight_row + k];
   }
-  // What all blocks have written for this step, [B, H].
+  // Left operand of the product: the states before this step, [B, H].
   __device__ const T* left(int64_t step) const {
     return step == 0 ? first_state : output + (step - 1) * rows * states;
   }
@@ -78,8 +79,8 @@ struct Forward {
   }
 };
 
-// The sequence backwards: per state the gradient that reaches it from the gates of the step after.
-// After the first step comes one more, for what reaches the states that the sequence started from.
+// The backward pass: per state, the gradient from the gates of the next step. Steps are counted
+// from the end of the sequence. One more step computes the gradient of the initial states.
 template <typename T>
 struct Backward {
   static constexpr int kColumns = 1, kDepth = 3;
@@ -130,15 +131,15 @@ struct Backward {
   }
 };
 
-// A number of the packed weights, [H, columns of a state, pitch].
+// An element of the packed weights, [H, columns of a state, pitch].
 template <typename Pass>
 __device__ auto packed_weight(const Pass& pass, int64_t depth, int64_t column, int64_t k) {
   const auto zero = decltype(pass.weight(0, 0, 0))(0);
   return k < depth ? pass.weight(column / pass.kColumns, column % pass.kColumns, k) : zero;
 }
 
-// Sums values[i] over a warp's lanes, for all i at once: lane l gets that of i = l / 2. Each
-// exchange halves what a lane has left to sum, so that there is about one per value.
+// Sums values[i] over the lanes of a warp, for all i at once: lane l gets the sum of i = l / 2.
+// Each exchange halves the values that a lane has left, so there is about one shuffle per value.
 template <int half = kTile * kTile / 2, typename T>
 __device__ T sum_tile(T* values) {
   constexpr unsigned kAll = 0xffffffffu;
@@ -156,14 +157,15 @@ __device__ T sum_tile(T* values) {
   }
 }
 
-// Products of rows, n of whose numbers can be read at a time, with columns of weights. The lanes of
-// a warp share a tile's depth, and where there are fewer tiles than warps, a power of two of warps
-// do: so many parts each sum has in `sums`, [parts, rows, columns]. Which thread adds what depends
-// on sizes alone. What a tile has beyond the last row or column is that one again, for nobody.
+// Multiplies rows, of which n elements can be loaded at a time, by columns of weights. The lanes of
+// a warp split the depth of a tile. If there are fewer tiles than warps, a power of two of warps
+// split it too. Each sum then has that many parts in `sums`, [parts, rows, columns]. Returns the
+// number of parts. Which thread adds what depends only on the sizes. A tile that extends past the
+// last row or column repeats it, and these sums are not stored.
 template <int n, typename T>
 __device__ int multiply(const Split& split, const T* left, int rows, const T* weights, int columns,
                         T* sums) {
-  constexpr int kNumbers = 16 / int(sizeof(T));  // that one instruction reads
+  constexpr int kNumbers = 16 / int(sizeof(T));  // that one instruction loads
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int across = ceil_div(columns, kTile), tiles = ceil_div(rows, kTile) * across;
@@ -203,9 +205,9 @@ __device__ int multiply(const Split& split, const T* left, int rows, const T* we
   return parts;
 }
 
-// What any block with the same rows wrote before is there for all of them after: other rows need
-// not be waited for. Their counter goes up from 0 over all barriers, and may wrap around; a block
-// that is alone needs none.
+// A barrier for the blocks that have the same rows: all of them see what any of them wrote before.
+// Blocks with other rows do not take part. The counter of the rows starts at 0, grows over all
+// barriers and may wrap around. A single block needs no counters: they may be null.
 __device__ void wait_for_blocks(int* counters, unsigned barriers) {
   __syncthreads();
 #ifndef DETOPS_EMULATE_CUDA
@@ -221,8 +223,8 @@ __device__ void wait_for_blocks(int* counters, unsigned barriers) {
 #endif
 }
 
-// Steps [first, last): all of them where blocks can wait for each other, else one. `packed` has the
-// weights where they are not held.
+// Runs steps [first, last): all steps if blocks can synchronise, else one. `packed` holds the
+// weights if they do not fit in shared memory.
 template <int n, template <typename> class Pass, typename T>
 __global__ void __launch_bounds__(kStepThreads)
     lltm_kernel(Pass<T> pass, Split split, const T* packed, int* counters, int64_t first,
@@ -235,7 +237,7 @@ __global__ void __launch_bounds__(kStepThreads)
   const int first_state = static_cast<int>(blockIdx.x) * split.states;
   const int first_row = static_cast<int>(blockIdx.y) * split.rows;
   const int end_row = min(first_row + split.rows, static_cast<int>(pass.rows));
-  // A thread has one state of one row at a time.
+  // A thread handles one state of one row at a time.
   const int most_rows = kStepThreads / split.states;
   const int row = self / split.states, state = self % split.states;
   if (split.held) {
@@ -253,14 +255,14 @@ __global__ void __launch_bounds__(kStepThreads)
       const int states = min(split.states, all_states - from), columns = states * kColumns;
       for (int at = first_row; at < end_row; at += most_rows) {
         const int rows = min(most_rows, end_row - at);
-        // On the way from memory while the products are computed.
+        // Loaded early, so that the loads are in flight while the products are computed.
         typename Pass<T>::Own own;
         const bool mine = row < rows && state < states;
         if (mine) own = pass.load(step, at + row, from + state);
         const auto multiply_by = [&](const T* weights) {
           return multiply<n>(split, left + int64_t(at) * split.depth, rows, weights, columns, sums);
         };
-        __syncthreads();  // the sums before have been read, the weights are there
+        __syncthreads();  // the previous sums have been read, the weights are written
         const T* const others = packed + int64_t(from) * kColumns * split.pitch;
         const int parts = left == nullptr ? 0
                           : split.held    ? multiply_by(held)
@@ -280,13 +282,13 @@ __global__ void __launch_bounds__(kStepThreads)
   }
 }
 
-// Blocks for all multiprocessors at once, one each. The more states a block has, the fewer blocks
-// read a row of the batch, so that it takes more of them and fewer rows while memory allows.
+// Splits the work into one block per multiprocessor. The more states a block has, the fewer blocks
+// read a row of the batch, so blocks get more states and fewer rows as shared memory allows.
 Split split_for(const Device& device, int64_t rows, int64_t states, int64_t depth,
                 int64_t size_of_column) {
   constexpr int kFewRows = 16, kMostStates = 16, kAligned = 4;
   Split split{0, 0, narrow(depth), narrow(ceil_div(depth, kAligned) * kAligned), true};
-  narrow(kStepThreads * depth);  // the offsets of a block's rows
+  narrow(kStepThreads * depth);  // offsets of a block's rows
   const auto take = [&](int64_t n) {
     const int64_t blocks = std::max<int64_t>(device.multiprocessors / ceil_div(states, n), 1);
     split.states = narrow(n);
@@ -304,7 +306,7 @@ Split split_for(const Device& device, int64_t rows, int64_t states, int64_t dept
   return split;
 }
 
-// All steps of a pass; `left` are the tensors whose rows it multiplies.
+// Runs all steps of a pass. `left` are the pointers to the left operands of its products.
 template <template <typename> class Pass, typename T>
 void run(const Pass<T>& pass, int64_t steps, const Options& options, ArrayRef<const void*> left) {
   constexpr int64_t kColumns = Pass<T>::kColumns;

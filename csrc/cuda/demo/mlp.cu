@@ -2,9 +2,9 @@
 #include "../../demo/mlp_products.h"
 #include "../common/launch.cuh"
 
-// A small layer is one kernel, a thread per row with the weights in shared memory; a larger one is
-// matrix products. The gradients of weights are products either way: cuBLAS sums over rows in one
-// fixed order, a kernel of ours would need atomics or a second pass.
+// A small layer is one kernel, with a thread per row and the weights in shared memory. A larger one
+// uses matrix products. Weight gradients always do: cuBLAS sums over rows in a fixed order, while a
+// kernel of our own would need atomics or a second pass.
 namespace detops::cuda {
 namespace {
 

@@ -6,7 +6,7 @@
 namespace detops::cuda {
 namespace {
 
-// The place of entry l in a rotation, counted from 0; -1 for an index that is out of range.
+// Returns the zero-based position of entry l in a rotation, or -1 if its index is out of range.
 __device__ int64_t place_of(const TurnedFilters& g, const int64_t* indices, int64_t rotation,
                             int64_t l) {
   const int64_t at = indices[l * g.rotations + rotation];
@@ -22,8 +22,8 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
   const Tensor next = empty_like(first);
   const int64_t* place = elements(places);
   int *first_of = elements(first), *next_of = elements(next);
-  // For each place of each rotation the first entry that goes there, and from each entry the next
-  // one, or -1.
+  // Linked lists per rotation: for each position the first entry that moves there, and for each
+  // entry the next one with the same position. -1 ends a list.
   for_each(first.numel(), [=] __device__(int64_t i) {
     const int64_t rotation = i / g.entries, own = i % g.entries;
     const int64_t own_place = place_of(g, place, rotation, own);
@@ -63,7 +63,7 @@ void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, i
     using A = accumulate_t<scalar_t>;
     const scalar_t* from = elements(outer);
     scalar_t* to = elements(to_input);
-    // A thread adds the rotations of an element in order.
+    // One thread per element, which adds its rotations in order.
     for_each(to_input.numel(), [=] __device__(int64_t i) {
       A sum = 0;
       for (int64_t rotation = 0; rotation < g.rotations; ++rotation) {

@@ -15,7 +15,7 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
     const scalar_t* feature = elements(maps);
     const A* weight = elements(weights);
     scalar_t* to = elements(output);
-    // A thread per output pixel of a channel.
+    // One thread per output pixel and channel.
     for_each(output.numel(), [=] __device__(int64_t i) {
       const int64_t radius = g.radius(), size = g.output_size();
       const int64_t plane = i / size, pixel = i % size;
@@ -40,13 +40,13 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
                      Tensor& to_masks) {
   const ScalarType type = features.scalar_type(), wider = compute_type(type);
   const Reassembly g(features, kernel_size, group_size, scale_factor);
-  // All in the type that is summed in.
+  // Everything in the accumulation type.
   const Tensor maps = wide(features), weights = wide(masks, type), grads = wide(grad, type);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;
     const A *feature = elements(maps), *weight = elements(weights), *outer = elements(grads);
     A *to = elements(to_features), *to_mask = elements(to_masks);
-    // A thread per feature of a channel: from the output pixels that weigh it.
+    // One thread per input pixel and channel: sums over the output pixels that read it.
     const auto feature_gradient = [=] __device__(int64_t i) {
       const int64_t radius = g.radius(), size = g.output_size();
       const int64_t plane = i / g.size(), y = i % g.size() / g.width, x = i % g.width;
@@ -63,7 +63,7 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
       }
       to[i] = sum;
     };
-    // A thread per element of the masks: over the channels of its group.
+    // One thread per element of the masks: sums over the channels of its group.
     const auto mask_gradient = [=] __device__(int64_t i) {
       const int64_t size = g.output_size(), channels = g.group_channels();
       const int64_t group = i / size / g.taps(), tap = i / size % g.taps(), pixel = i % size;

@@ -3,7 +3,7 @@
 
 #include "../common/launch.cuh"
 
-// A thread has a line; threads beside each other have lines beside each other.
+// One thread per line. Adjacent threads handle adjacent lines.
 namespace detops::cuda {
 namespace {
 

@@ -6,7 +6,7 @@
 namespace detops::cuda {
 namespace {
 
-// A block per map; of its pixels a thread takes one in kThreads.
+// One block per heatmap. A thread handles every kThreads-th pixel.
 template <typename T>
 __global__ void heatmaps_to_keypoints_kernel(Maps maps, const T* cells, const T* boxes,
                                              T* keypoints, T* scores) {

@@ -5,7 +5,7 @@
 
 namespace detops::cuda {
 
-// A thread per element of the output.
+// One thread per output element.
 void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Tensor& weight,
                            const std::optional<Tensor>& bias, IntArrayRef stride,
                            IntArrayRef padding, Tensor& output) {

@@ -30,7 +30,7 @@ struct PlacedPoint {
   math::attention::Corners<int> pixel;  // -1 off the map
 };
 
-// Number `at` of [N, P].
+// Returns point `at` of [N, P], flattened.
 template <typename T, typename A = accumulate_t<T>>
 __device__ PlacedPoint<A> placed_point(const Sampling<T>& s, int64_t at) {
   const auto place =
@@ -39,8 +39,8 @@ __device__ PlacedPoint<A> placed_point(const Sampling<T>& s, int64_t at) {
                                             s.width, s.height, 0)};
 }
 
-// A thread per point, which adds its channels in order. The cell of a point is of [N, H, W], or
-// their number where none counts. Either result may be null.
+// One thread per point, which adds its channels in order. The cell of a point is an index into
+// [N, H, W], or N * H * W if the point reads no pixel. Either result may be null.
 template <typename T, typename A = accumulate_t<T>>
 __global__ void point_gradient_kernel(Sampling<T> s, const T* grad, A* to_points,
                                       Vector<int, 2>* numbered) {
@@ -76,7 +76,7 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
     using A = accumulate_t<scalar_t>;
     const Sampling<scalar_t> s(maps, places);
     scalar_t* to = elements(output);
-    // Neighbouring threads have neighbouring points.
+    // Adjacent threads handle adjacent points.
     for_each(output.numel(), [=] __device__(int64_t i) {
       const int64_t plane = i / s.count;
       const auto p = placed_point(s, plane / s.channels * s.count + i % s.count);
@@ -114,7 +114,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     const int* begin = elements(sorted.begin);
     const scalar_t* g = elements(outer);
     scalar_t* to = elements(to_input);
-    // A thread owns a pixel of a plane, and adds the points of the cells around it in their order.
+    // A thread owns a pixel of a plane and adds the points of the cells around it, in order.
     for_each(to_input.numel(), [=] __device__(int64_t i) {
       const int64_t plane = i / s.pixels(), image = plane / s.channels;
       const int pixel = static_cast<int>(i % s.pixels()), y = pixel / s.width, x = pixel % s.width;

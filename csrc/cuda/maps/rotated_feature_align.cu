@@ -6,8 +6,9 @@
 namespace detops::cuda {
 namespace {
 
-// (y, x) of each of a pixel's samples, and where there is a gradient to come, their cells: the
-// upper left of a sample's pixels, or the number of all pixels where it does not count.
+// Returns (y, x) of all samples of each pixel. For the backward pass, also stores their cells in
+// `numbered`: the upper left pixel of a sample, or the number of pixels of all images if it does
+// not count. `numbered` may be null.
 template <typename A>
 Tensor box_points(const Maps& maps, int64_t points, const Tensor& boxes, double spatial_scale,
                   Vector<int, 2>* numbered) {
@@ -81,7 +82,7 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
     const A* place = elements(places);
     const scalar_t* grads = elements(outer);
     scalar_t* to = elements(to_features);
-    // A thread owns an element, and adds the samples of the cells around it in their order.
+    // A thread owns an element and adds the samples of the cells around it, in order.
     for_each(to_features.numel(), [=] __device__(int64_t i) {
       const Position at = maps.position(i);
       const scalar_t* plane = grads + maps.strides.at(at.n, at.c, 0, 0);

@@ -6,11 +6,11 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kSide = 16;        // masks on each side of a block's square of pairs
-constexpr int kHeld = 32;        // words that it holds of each mask
-constexpr int64_t kPart = 1024;  // words that it looks at
+constexpr int kSide = 16;        // masks per side of a block's square of pairs
+constexpr int kHeld = 32;        // words per mask in shared memory
+constexpr int64_t kPart = 1024;  // words per mask that a block handles
 
-// A warp packs 32 words of a mask; areas are 0 before.
+// A warp packs 32 words of a mask. `areas` must be initialised to 0.
 __global__ void pack_masks_kernel(const uint8_t* pixels, int64_t count, int64_t size, int64_t words,
                                   int* bits, int* areas) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -50,8 +50,8 @@ PackedMasks packed(const Tensor& masks) {
   return result;
 }
 
-// A block adds up the pixels that 16 masks share with 16 others in some of their words. Counts
-// [N, M] are 0 before.
+// A block counts the common pixels of each pair of 16 masks with 16 others, in kPart of their
+// words. `counts`, [N, M], must be initialised to 0.
 __global__ void __launch_bounds__(kSide* kSide)
     shared_pixels_kernel(const int* bits1, const int* bits2, int64_t n, int64_t m, int64_t words,
                          int* counts) {
@@ -95,7 +95,7 @@ void overlaps(const PackedMasks& first, const PackedMasks& second, bool of_first
   });
 }
 
-// Of masks by their indices, by the matrix of their overlaps.
+// NMS test of masks. Items are mask indices, and overlaps come from a matrix.
 struct MaskTest {
   using Item = int;
   const float* overlaps;  // [N, N]

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaskThreads = 1024;
 
-// Sides of the pixels seen so far.
+// Bounding box of the pixels seen so far.
 struct Reach {
   int64_t x1, y1, x2, y2;
 
@@ -21,7 +21,7 @@ struct Reach {
   }
 };
 
-// A block per mask. Memory is read 16 bytes at a time, wherever rows begin.
+// One block per mask. It loads 16 bytes at a time, regardless of where rows begin.
 template <typename T>
 __global__ void __launch_bounds__(kMaskThreads)
     masks_to_boxes_kernel(const T* masks, T significant, int64_t count, int64_t height,
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMaskThreads)
 
     reach = join_block(reach, of_warps);
     if (self == 0) {
-      if (reach.x2 < 0) reach = {0, 0, 0, 0};  // of a mask without pixels
+      if (reach.x2 < 0) reach = {0, 0, 0, 0};  // an empty mask
       boxes[n] = {float(reach.x1), float(reach.y1), float(reach.x2), float(reach.y2)};
     }
     __syncthreads();

@@ -15,7 +15,8 @@ struct PasteParams {
   bool soft;
 };
 
-// A row of cells, numbered from the border of zeros above the mask, between two of its columns.
+// Interpolates a row of mask cells between two columns. Indices start at 1: a border of zeros
+// surrounds the mask.
 template <typename T>
 __device__ T stretched(const PasteParams<T>& p, const T* mask, int64_t row,
                        const math::Taps<T>& taps) {
@@ -26,7 +27,7 @@ __device__ T stretched(const PasteParams<T>& p, const T* mask, int64_t row,
   return low * taps.weight_low + high * taps.weight_high;
 }
 
-// A row of an image: the mask and box that it shows, and what it shows of them.
+// A row of an output image: its mask and box, and the mask rows that it interpolates.
 template <typename T>
 struct PastedRow {
   const T *mask, *box;
@@ -49,7 +50,7 @@ struct PastedRow {
   }
 };
 
-constexpr int kPixels = 16;  // of a thread, in memory: it stores them at once
+constexpr int kPixels = 16;  // adjacent pixels that a thread stores at once
 
 template <typename T>
 __global__ void paste_masks_in_image_kernel(PasteParams<T> p, uint8_t* pixels) {

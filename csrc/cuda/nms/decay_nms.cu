@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kSoftNmsThreads = 1024;
 
-// Each selection is one pass over the boxes, and depends on the one before: a single block, each
-// thread of which owns every 1024th box. The score of a box that is selected or dropped is NaN.
+// Each selection is one pass over the boxes and depends on the previous one, so there is a single
+// block. Each thread owns every 1024th box. Selected and dropped boxes have a NaN score.
 template <math::Decay kind, typename T>
 __global__ void __launch_bounds__(kSoftNmsThreads)
     soft_nms_kernel(const math::Box<T>* boxes, T* scores, int64_t count, math::SoftNmsRule<T> rule,
@@ -45,14 +45,14 @@ __global__ void __launch_bounds__(kSoftNmsThreads)
     }
     ++n;
     selected = boxes[last];
-    // The shared numbers are read by all before they are written again.
+    // All threads must have read of_warps before it is written again.
     __syncthreads();
   }
   if (self == 0) *n_kept = n;
 }
 
-// Calls meet(i, iou) for the boxes i before box j that it overlaps, in score order. A box without a
-// score says nothing; labels may be null.
+// Calls meet(i, iou) in score order for the boxes i < j of the same label that overlap box j. Boxes
+// with a NaN score are skipped. `labels` may be null.
 template <typename T, typename Meet>
 __device__ void for_each_better(const math::Box<T>* boxes, const T* scores, const int64_t* labels,
                                 int64_t j, const Meet& meet) {
@@ -68,7 +68,7 @@ __device__ void for_each_better(const math::Box<T>* boxes, const T* scores, cons
   }
 }
 
-// Of boxes in score order; `rescored` is in that of the input, so that ties are in it.
+// The boxes are in score order. `rescored` is in input order, so that ties keep the input order.
 template <math::Decay kind, typename T>
 void matrix_scores(const math::Box<T>* boxes, const T* scores, const int64_t* labels, int64_t count,
                    T sigma, T* terms, const int* order, T* rescored) {

@@ -7,7 +7,7 @@
 namespace detops::cuda {
 namespace {
 
-// Tests of boxes. T is the type that an IoU is rounded to; kNumbers of them make a box.
+// Suppression tests, see nms.cuh. The IoU is rounded to T. A box has kNumbers elements.
 template <typename T>
 struct BoxTest {
   static constexpr int kNumbers = 4;
@@ -108,8 +108,7 @@ void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, 
   int64_t* to = elements(match);
   DETOPS_WIDE_SWITCH(given.scalar_type(), [&] {
     const math::Box<scalar_t>* box = elements(given);
-    // The first of the kept boxes, which are in the order of selection, that suppresses a box, or
-    // the box itself.
+    // Matches a box to the first kept box, in selection order, that suppresses it, or to itself.
     for_each(match.numel(), [=] __device__(int64_t i) {
       const math::Box<scalar_t> own = box[i];
       const scalar_t area = math::area(own);

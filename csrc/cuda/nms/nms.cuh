@@ -5,37 +5,37 @@
 #include "../common/launch.cuh"
 #include "../common/sort.cuh"
 
-// Boxes in score order are settled a chunk at a time. Which boxes of a chunk would suppress which
-// is computed for all chunks at once; then there is a launch for each chunk that has others after
-// it, whose blocks test those against the boxes that it kept. Of the blocks that test a chunk, the
-// last to end settles it, while the others go on. Memory is O(N), nothing is copied to the host,
-// and how many boxes are kept is known on the device alone.
+// Settles boxes in score order, one chunk at a time. The first launch computes for all chunks which
+// boxes of a chunk would suppress each other. Then there is one launch per chunk except the last,
+// which tests all later boxes against those that the chunk kept. The last block to finish testing
+// a chunk settles it, while the other blocks continue. Memory is O(N). Nothing is copied to the
+// host: the number of kept boxes stays on the device.
 namespace detops::cuda {
 
-constexpr int kNmsChunk = 512;                // and threads of a block
-constexpr int kNmsWords = kNmsChunk / kWarp;  // of bits for a chunk
+constexpr int kNmsChunk = 512;                // boxes per chunk, threads per block
+constexpr int kNmsWords = kNmsChunk / kWarp;  // mask words per chunk
 constexpr int kNmsWarps = kNmsChunk / kWarp;
 
-// A test has
-//   Item, what it knows of a box;
-//   bool operator()(by, box): whether one Item would suppress another.
+// A Test provides
+//   Item: its representation of a box;
+//   bool operator()(by, box): whether Item `by` would suppress Item `box`.
 template <typename Test>
 struct NmsParams {
   Test test;
   int64_t count;                         // N
-  int64_t limit;                         // of boxes to keep
-  int64_t chunks;                        // of N
+  int64_t limit;                         // maximum number of boxes to keep
+  int64_t chunks;                        // ceil(N / kNmsChunk)
   const int* order;                      // [N], score descending
   typename Test::Item* items = nullptr;  // [N] in that order
   int64_t* labels = nullptr;             // [N] in that order, or null
-  int* meets = nullptr;       // [N, kNmsWords], a bit for each box before one in its chunk that
-                              // would suppress it; nothing after those
-  bool* fallen = nullptr;     // [N] in that order
-  int* tested = nullptr;      // [chunks], how many parts of a chunk are; all 0 at first
-  int* kept = nullptr;        // [N], places of the boxes kept, of one chunk after the other
-  int64_t* end = nullptr;     // [chunks + 1], how many boxes the chunks before keep; the first is 0
-  int64_t* keep = nullptr;    // [limit], indices of the boxes kept, and -1 after them
-  int64_t* number = nullptr;  // how many those are
+  int* meets = nullptr;       // [N, kNmsWords], mask bits of the earlier boxes of the chunk that
+                              // would suppress a box; later words are not written
+  bool* fallen = nullptr;     // [N] in that order, suppressed or below the score threshold
+  int* tested = nullptr;      // [chunks], number of tested parts of a chunk; initially 0
+  int* kept = nullptr;        // [N], positions of the kept boxes, chunk by chunk
+  int64_t* end = nullptr;     // [chunks + 1], boxes kept by all previous chunks; the first is 0
+  int64_t* keep = nullptr;    // [limit], indices of the kept boxes, padded with -1
+  int64_t* number = nullptr;  // number of kept boxes, at most limit
 
   __device__ int64_t label(int64_t place) const { return labels == nullptr ? 0 : labels[place]; }
 
@@ -45,11 +45,11 @@ struct NmsParams {
   }
 };
 
-// How many boxes a block tests at a time, a multiple of its warps: few where there are few, so that
-// they reach all of the device.
+// Returns how many boxes a block tests at a time, a multiple of its warps. Small inputs use small
+// parts, so that they occupy the whole device.
 inline int nms_part(int64_t boxes) { return boxes <= 1024 * kNmsWarps ? kNmsWarps : 4 * kNmsWarps; }
 
-// Boxes in a block's memory.
+// Boxes in shared memory.
 template <typename Test>
 struct HeldBoxes {
   typename Test::Item items[kNmsChunk];
@@ -60,8 +60,8 @@ struct HeldBoxes {
     labels[at] = p.label(place);
   }
 
-  // A bit for each of 32 boxes, from `first` on and before `end`: would it suppress `box`? All
-  // threads of a warp take part.
+  // Returns mask bits of the boxes that would suppress `box`, among the 32 from `first` on and
+  // before `end`. All threads of the warp must call it.
   __device__ unsigned suppressors(const Test& test, int first, int end,
                                   const typename Test::Item& box, int64_t label) const {
     const int i = first + static_cast<int>(threadIdx.x) % kWarp;
@@ -69,19 +69,20 @@ struct HeldBoxes {
   }
 };
 
-// How a thread has an Item: in registers, or where those are too few, where it lies.
+// A thread's Item: a copy in registers, or a reference if it is too large for them.
 template <typename Item>
 using OwnItem = std::conditional_t<sizeof(Item) <= 4 * sizeof(double), Item, const Item&>;
 
-// Keeps the boxes of a chunk that no kept box before them suppresses; `begin` is how many there
-// are. A thread has a box. One whose suppressors have all fallen is kept, one with a kept
-// suppressor falls, and the others wait for the next round; the first that waits is always decided.
+// Keeps the boxes of a chunk that no earlier kept box suppresses. `begin` is the number of boxes
+// that previous chunks kept. Each thread owns a box and works in rounds. A box falls if one of its
+// suppressors is kept. It is kept if all of them have fallen. Otherwise it waits for the next
+// round. Every round decides at least the first waiting box.
 template <typename Test>
 __device__ void settle_chunk(const NmsParams<Test>& p, int64_t chunk, int64_t begin) {
-  __shared__ Votes<kNmsChunk> kept[2], waiting[2];  // of two rounds in turn, to save a barrier
+  __shared__ Votes<kNmsChunk> kept[2], waiting[2];  // alternate by round, to save a barrier
   const int self = static_cast<int>(threadIdx.x);
   const int64_t place = chunk * kNmsChunk + self;
-  const volatile bool* fallen = p.fallen;  // that other blocks have written in this launch
+  const volatile bool* fallen = p.fallen;  // written by other blocks in this launch
   bool waits = place < p.count && !fallen[place], stays = false;
   unsigned meets[kNmsWords];
   for (int w = 0; w < kNmsWords; ++w) {
@@ -111,7 +112,8 @@ __device__ void settle_chunk(const NmsParams<Test>& p, int64_t chunk, int64_t be
   if (self == 0) p.set_end(chunk, begin + kept[turn].total());
 }
 
-// After a block has tested one of the `parts` of a chunk: settles it if that was the last.
+// Called after a block has tested one of the `parts` of a chunk. Settles the chunk if that was the
+// last part.
 template <typename Test>
 __device__ void end_part(const NmsParams<Test>& p, int64_t chunk, int64_t parts, int64_t begin) {
   __shared__ bool last;
@@ -126,7 +128,7 @@ __device__ void end_part(const NmsParams<Test>& p, int64_t chunk, int64_t parts,
   settle_chunk(p, chunk, begin);
 }
 
-// Tests the boxes of each chunk against each other, and settles the first.
+// Tests the boxes of each chunk against each other, and settles the first chunk.
 template <typename Test>
 __global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p, int size) {
   __shared__ HeldBoxes<Test> held;
@@ -152,14 +154,14 @@ __global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p, int
   }
 }
 
-// Tests the boxes after `chunk` against those that it kept, and settles the next chunk.
+// Tests the boxes after `chunk` against those that `chunk` kept, and settles the next chunk.
 template <typename Test>
 __global__ void __launch_bounds__(kNmsChunk)
     nms_kernel(NmsParams<Test> p, int64_t chunk, int size) {
   __shared__ HeldBoxes<Test> kept;
   const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
   const int64_t begin = p.end[chunk], end = p.end[chunk + 1];
-  if (end >= p.limit) {  // enough
+  if (end >= p.limit) {  // limit reached
     if (blockIdx.x == 0 && self == 0) p.set_end(chunk + 1, end);
     return;
   }
@@ -185,7 +187,8 @@ __global__ void __launch_bounds__(kNmsChunk)
   }
 }
 
-// `item_of` makes the Item of a box by its index, and `labels` is null or has those of all boxes.
+// Initialises the buffers of `p`. item_of(index) returns the Item of a box. `labels` holds the
+// labels of all boxes in input order, or is null.
 template <typename Test, typename ItemOf>
 __global__ void prepare_nms_kernel(NmsParams<Test> p, ItemOf item_of, const int64_t* labels) {
   DETOPS_FOR_EACH(i, math::max(math::max(p.count, p.limit), int64_t(1))) {
@@ -200,7 +203,7 @@ __global__ void prepare_nms_kernel(NmsParams<Test> p, ItemOf item_of, const int6
   }
 }
 
-// A box whose score is not above the threshold has fallen from the start.
+// Marks boxes whose score is NaN or not above the threshold as fallen.
 inline void drop_scores(const Tensor& scores, double threshold, const int* order, bool* fallen) {
   const int64_t stride = scores.stride(0);
   DETOPS_FLOAT_SWITCH(scores.scalar_type(), [&] {
@@ -211,7 +214,7 @@ inline void drop_scores(const Tensor& scores, double threshold, const int* order
   });
 }
 
-// What a caller asks of the boxes that are kept; labels may be null.
+// The arguments that select the kept boxes; idxs, the labels, may be null.
 struct Wanted {
   const Tensor& scores;
   const Tensor* idxs;
@@ -223,13 +226,13 @@ inline int64_t limit_of(const Tensor& boxes, std::optional<int64_t> max_output) 
   return std::min(boxes.size(0), max_output.value_or(boxes.size(0)));
 }
 
-// int64 [limit] and []: the indices, in the order of selection, of the first `limit` boxes that no
-// kept box before them suppresses, -1 where there are none left, and how many there are.
+// keep, int64 [limit]: indices in selection order of the first `limit` boxes that no earlier kept
+// box suppresses, padded with -1. number, int64 []: how many they are.
 struct Selected {
   Tensor keep, number;
 };
 
-// Without synchronisation.
+// Runs NMS without synchronising with the host.
 template <typename Test, typename ItemOf>
 Selected select_boxes(const Test& test, const ItemOf& item_of, const Wanted& wanted) {
   const Tensor order = selection_order(wanted.scores);
@@ -261,9 +264,9 @@ Selected select_boxes(const Test& test, const ItemOf& item_of, const Wanted& wan
   return selected;
 }
 
-// Those indices alone; the one place that waits for the device.
+// Returns the indices without the padding. Only this function synchronises with the device.
 inline Tensor without_padding(const Selected& selected) {
-  constexpr int64_t kLittle = 1 << 16;  // bytes, of which some may stay unused
+  constexpr int64_t kLittle = 1 << 16;  // bytes; a buffer this small may stay partly unused
   const auto& [keep, number] = selected;
   const Tensor kept = keep.narrow(0, 0, number.item<int64_t>());
   return keep.nbytes() <= std::max(kLittle, 2 * kept.nbytes()) ? kept : kept.clone();

@@ -8,9 +8,9 @@
 namespace detops::cuda {
 namespace {
 
-// A block per label: each of its boxes is compared with what the boxes before it were fused to,
-// from where the label begins in `order`: by label, then by descending confidence, which is below 0
-// where a box does not take part. Before, all scores are -1 and their number is 0.
+// One block per label, starting where the label begins in `order`. `order` sorts boxes by label,
+// then by descending confidence. A box that does not take part has a negative confidence. Each box
+// is compared with the fused boxes so far. `scores` must be initialised to -1 and `n_fused` to 0.
 __global__ void __launch_bounds__(kThreads)
     fusion_kernel(const math::Box<double>* boxes, const double* confidence, const int64_t* labels,
                   const int64_t* models, const int* order, int64_t count,
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
                                       static_cast<int>(models[from])};
       if (member.confidence < 0) break;
       const double area = math::area(member.box);
-      Best<double> best{0, -1};  // by overlap
+      Best<double> best{0, -1};  // by IoU
       for (int64_t k = self; k < n; k += kThreads) {
         const math::Box<double> box = fused[k].box;
         const double meet = math::pairwise::intersection(member.box, box);
@@ -73,7 +73,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const Tensor all = boxes.to(kDouble).contiguous();
   const Tensor label = labels.to(kLong).contiguous();
   const Tensor model = models.to(kLong).contiguous();
-  // The score of a box times its model's weight, or -1 where it does not take part.
+  // Score of a box times the weight of its model, or -1 if the box does not take part.
   const Tensor confidence = empty({count}, doubles).copy_(scores);
   const math::FusedModels taking_part = math::fused_models(weights);
   const math::Box<double>* box = elements(all);
@@ -89,7 +89,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const int* place = elements(by_confidence);
   int64_t* key = elements(keys);
   for_each(count, [=] __device__(int64_t i) {
-    key[i] = number[place[i]] ^ std::numeric_limits<int64_t>::min();  // unsigned, in their order
+    key[i] = number[place[i]] ^ std::numeric_limits<int64_t>::min();  // order-preserving, unsigned
   });
   const Tensor order = sort_by_key(keys, by_confidence);
   const Tensor fused =

@@ -7,7 +7,7 @@
 namespace detops::cuda {
 namespace {
 
-// Of all pairs, or of matched boxes.
+// Computes the overlaps of all pairs or, if `matched`, of matched boxes.
 template <bool matched>
 void overlaps(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
               const Tensor& output) {

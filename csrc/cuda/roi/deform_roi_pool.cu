@@ -2,17 +2,17 @@
 #include "../../math/deform_roi_pool.h"
 #include "sparse_pool.cuh"
 
-// The two poolings whose bins are moved by offsets.
+// The two RoI poolings with bins that are moved by offsets.
 namespace detops::cuda {
 namespace {
 
-// By how much bins are moved, or their values change then.
+// Displacement of a bin, or the derivative of its value with respect to it.
 template <typename A>
 struct Shift {
   A x, y;
 };
 
-// The shifts of the bins in each of some cells: [rows, 2, cells], x before y, or null for none.
+// Offsets [rows, 2, cells], x before y: one shift per cell of each row. Null for no offsets.
 template <typename A>
 struct Offsets {
   const A* data;
@@ -32,8 +32,8 @@ struct Offsets {
   }
 };
 
-// Adds how a sample's value changes as it moves. A slope is that of the value at the upper tap of
-// an axis against the lower one; read(row, column) gives a pixel.
+// Adds the derivative of a sample's value with respect to its position: along an axis, the slope
+// times the difference between the upper and the lower tap. read(row, column) returns a pixel.
 template <typename A, typename Read>
 __device__ void add_slopes(const math::Taps<A>& y, A slope_y, const math::Taps<A>& x, A slope_x,
                            const Read& read, Shift<A>& sum) {
@@ -49,7 +49,7 @@ template <typename A_>
 struct MovedSampling {
   using A = A_;
   RoIPooling<A> p;
-  Offsets<A> offsets;  // of a RoI: of each bin
+  Offsets<A> offsets;  // a row per RoI, a cell per bin
   math::DeformRoIPooling pooling;
 
   MovedSampling(const RoIPooling<A>& p, const Tensor& offset, int64_t sampling_ratio, double gamma)
@@ -74,8 +74,8 @@ struct MovedSampling {
     return 4 * static_cast<int64_t>(r.rows.axis.count) * static_cast<int64_t>(r.cols.axis.count);
   }
 
-  // Calls visit(row taps, their slope, column taps, their slope) for the samples that count, and
-  // gives how much of the bin each is.
+  // Calls visit(row taps, their slope, column taps, their slope) for the samples that count.
+  // Returns the weight of each sample in the bin.
   template <typename Visit>
   __device__ A visit_samples(int64_t k, int64_t ph, int64_t pw, const Visit& visit) const {
     const auto r = roi(k);
@@ -101,7 +101,7 @@ struct MovedSampling {
   }
 };
 
-// A block owns a bin: its threads share the channels, and add up in a fixed order.
+// One block per bin. Its threads split the channels and sum in a fixed order.
 template <typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     moved_offset_kernel(MovedSampling<A> s, const T* grad, const T* maps, A* result) {
@@ -139,7 +139,7 @@ struct DeformSampling {
   using A = A_;
   RoIPooling<A> p;
   math::DeformPSRoIPooling pooling;
-  Offsets<A> offsets;  // of a RoI and class: of each part
+  Offsets<A> offsets;  // a row per RoI and class, a cell per part
   const A* count;      // [K, classes, ph, pw]
 
   DeformSampling(const RoIPooling<A>& all, int64_t group_size, int64_t part_size, int64_t samples,
@@ -199,8 +199,7 @@ struct DeformSampling {
   }
 };
 
-// A block owns one offset: its threads share the channels of the class, and add up in a fixed
-// order.
+// One block per offset. Its threads split the channels of the class and sum in a fixed order.
 template <typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     offset_backward_kernel(DeformSampling<A> s, const T* grad, const T* maps, A* result) {
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
       };
       Shift<A> slope{};
       s.visit_samples(b, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
-        // At a pixel's centre, where the slopes of the two sides differ, it is 0.
+        // At a pixel's centre the slopes of the two sides differ: 0 is used there.
         add_slopes(y, A(y.weight_high != 0), x, A(x.weight_high != 0), read, slope);
       });
       sums[0] += g * slope.x * b.cols.size;

@@ -16,7 +16,7 @@ struct PreciseRule {
 template <typename A>
 using PrRoIPooling = BoxPooling<PreciseRule, A>;
 
-// A block owns a RoI: its threads share the channels, and add up in a fixed order.
+// One block per RoI. Its threads split the channels and sum in a fixed order.
 template <typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     prroi_boxes_kernel(PrRoIPooling<A> pooling, const T* grad, const T* maps, A* result) {

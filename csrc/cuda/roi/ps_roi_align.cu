@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "sparse_pool.cuh"
 
-// "R-FCN" (Dai et al., 2016), section 2: bin (ph, pw) of channel c reads channel
-// (c * pooled_height + ph) * pooled_width + pw of the map alone. PSRoIAlign and PSRoIPool differ in
-// their rules of an axis only; both ops are here.
+// "R-FCN" (Dai et al., 2016), section 2: bin (ph, pw) of channel c reads only channel
+// (c * pooled_height + ph) * pooled_width + pw of the feature map. PSRoIAlign and PSRoIPool differ
+// only in their axis rule, so both ops are here.
 namespace detops::cuda {
 namespace {
 

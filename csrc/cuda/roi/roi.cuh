@@ -5,15 +5,15 @@
 #include "../common/block.cuh"
 #include "../common/vector.cuh"
 
-// What the RoI ops share.
+// Code shared by the RoI ops.
 namespace detops::cuda {
 
-// RoIs, and what they are pooled from and to. Where the maps have several groups of channels, a bin
-// reads one, and each bin its own unless an op says otherwise. Classes of channels have bins of
-// their own.
+// RoIs, the feature maps that they are pooled from, and the pooled output. If the feature maps have
+// several channel groups, a bin reads one of them: by default each bin a different one. Channels
+// may be split into classes, each with its own bins.
 template <typename A>
 struct RoIPooling {
-  const A* rois;  // [K, columns], the image first
+  const A* rois;  // [K, columns], column 0 is the batch index
   int64_t columns;
   A scale;
   Maps maps, pooled;  // [N, D * groups, H, W], [K, D, pooled_height, pooled_width]
@@ -30,21 +30,21 @@ struct RoIPooling {
 
   __host__ __device__ int64_t groups() const { return groups_high * groups_wide; }
   __host__ __device__ int64_t class_channels() const { return pooled.c / classes; }
-  // How many parts the channels are shared out in, of at most `size` channels of one class.
+  // Number of parts that the channels are split into, each at most `size` channels of one class.
   __host__ __device__ int64_t parts(int64_t size) const {
     return classes * ceil_div(class_channels(), size);
   }
 
   __device__ const A* roi(int64_t k) const { return rois + columns * k; }
 
-  // A box's axis by a rule, which has axis(low, high, scale, pooled).
+  // Applies rule.axis(low, high, scale, pooled) to the columns or rows of a box.
   template <typename Rule>
   __device__ auto axis(const Rule& rule, int64_t k, A scale, bool of_cols) const {
     const A* low = roi(k) + (of_cols ? 1 : 2);
     return rule.axis(low[0], low[2], scale, of_cols ? pooled.w : pooled.h);
   }
 
-  // The image that a RoI names; -1 for a batch index out of range, which pools to zeros.
+  // Returns the batch index of a RoI, or -1 if it is out of range. Such a RoI pools to zeros.
   __device__ int64_t image(int64_t k) const {
     const A index = *roi(k);
     const bool valid = index >= 0 && index < A(maps.n);
@@ -54,29 +54,29 @@ struct RoIPooling {
     return valid ? static_cast<int64_t>(index) : -1;
   }
 
-  // The channel of the map that bin (ph, pw) of channel c reads.
+  // Returns the channel of the feature map that bin (ph, pw) of channel c reads.
   __device__ int64_t source(int64_t c, int64_t ph, int64_t pw) const {
     return (c * groups_high + math::cell_of(ph, pooled.h, groups_high)) * groups_wide +
            math::cell_of(pw, pooled.w, groups_wide);
   }
 };
 
-// The backward passes of RoI ops are owner-computes: a block owns a tile of a map and some of its
-// channels, and adds what the RoIs that reach the tile give it, in their order. Every element is
-// written once, there are no atomics, and so the same bits every run.
-constexpr int kTile = 8;  // pixels a side; a warp has a row of them
+// The backward passes of RoI ops are owner-computes: a block owns some channels of a tile of a
+// feature map, and adds the gradients of the RoIs that reach the tile, in order. Every element is
+// written once and without atomics, so every run gives the same bits.
+constexpr int kTile = 8;  // pixels per side; each warp owns a row
 constexpr int kPixels = kTile * kTile;
-constexpr int kLaneChannels = 2;  // of a thread, a warp apart
+constexpr int kLaneChannels = 2;  // channels per thread, kWarp apart
 constexpr int kTileChannels = kLaneChannels * kWarp;
 constexpr int kBinsHeld = 32;
 static_assert(kThreads == kTile * kWarp, "a warp has a row of the tile");
 
-// As many blocks own all tiles and channels.
+// Number of blocks that own all tiles and channels.
 DETOPS_HD int64_t tile_blocks(const Maps& maps) {
   return tile_grid(maps.n, maps.h, maps.w, kTile).count() * ceil_div(maps.c, kTileChannels);
 }
 
-// The pixels of a map that a RoI may reach, generously.
+// A conservative bound on the pixels of a feature map that a RoI may reach.
 struct Window {
   int64_t top = 0, bottom = 0, left = 0, right = 0;  // [top, bottom) x [left, right)
 
@@ -85,12 +85,12 @@ struct Window {
   }
 };
 
-// Where on an axis the samples of a RoI lie.
+// Extent of the samples of a RoI along an axis.
 struct Span {
   double low, high;
 };
 
-// From one place to the other and `more` on both sides, which grows by what may be rounded.
+// The span from `a` to `b`, widened on both sides by `more` and a margin for rounding.
 __device__ inline Span span_between(double a, double b, double more = 0) {
   more += 1e-5 * (math::abs(a) + math::abs(b));
   return {math::min(a, b) - more, math::max(a, b) + more};
@@ -110,7 +110,7 @@ __device__ Span span_of(const math::RoIAxis<A>& axis, int64_t pooled, double mor
   return span_between(first, first + bin * (double(pooled) - 1 / double(axis.count)), more);
 }
 
-// What samples may read of a map.
+// The pixels of a feature map that samples in the spans may read.
 __device__ inline Window window_of(const Span& y, const Span& x, int64_t height, int64_t width) {
   if (!(y.low <= y.high && x.low <= x.high)) return {};
   const auto within = [](double at, int64_t size) {
@@ -120,7 +120,7 @@ __device__ inline Window window_of(const Span& y, const Span& x, int64_t height,
           within(x.high + 3, width)};
 }
 
-// RoIAlign's rule of an axis.
+// Axis rule of RoIAlign.
 struct SampleRule {
   int64_t sampling_ratio;
   bool aligned;
@@ -131,7 +131,7 @@ struct SampleRule {
   }
 };
 
-// RoIPool's; see math::pool_axis.
+// Axis rule of RoIPool, see math::pool_axis.
 template <int last>
 struct PixelRule {
   template <typename A>
@@ -140,7 +140,7 @@ struct PixelRule {
   }
 };
 
-// Boxes, in which a rule for rows and one for columns make the bins.
+// Pools boxes with bins that are products of a row rule and a column rule.
 template <typename Rule, typename A_>
 struct BoxPooling {
   using A = A_;
@@ -150,7 +150,7 @@ struct BoxPooling {
   __device__ auto rows(int64_t k) const { return p.axis(rule, k, p.scale, false); }
   __device__ auto cols(int64_t k) const { return p.axis(rule, k, p.scale, true); }
 
-  // As sparse_pool.cuh wants them.
+  // The interface that sparse_pool.cuh requires.
   __device__ Window window(int64_t k, int64_t) const {
     return window_of(span_of(rows(k), p.pooled.h), span_of(cols(k), p.pooled.w), p.maps.h,
                      p.maps.w);
@@ -172,12 +172,12 @@ struct BoxPooling {
 template <typename A>
 using SampledBoxes = BoxPooling<SampleRule, A>;
 
-// In a forward pass, whose threads take n of them at a time.
+// Channels per block of a forward pass in which a thread handles n channels at a time.
 constexpr int channels_of_block(int n) { return (n == 1 ? 2 : n) * kWarp; }
 
-// Calls visit(bin, column) for all columns, of channels, of all bins; the block's threads share
-// them. Neighbouring threads take neighbouring columns where those lie side by side in memory, else
-// neighbouring bins.
+// Calls visit(bin, column) for all columns of all bins, split over the block's threads. A column is
+// a channel or a vector of channels. Adjacent threads handle adjacent columns in channels_last,
+// else adjacent bins.
 template <typename Visit>
 __device__ void share_bins(bool channels_last, unsigned bins, unsigned columns,
                            const Visit& visit) {
@@ -188,7 +188,7 @@ __device__ void share_bins(bool channels_last, unsigned bins, unsigned columns,
   }
 }
 
-// Adds up each of n numbers over all threads of the block, in a fixed order; all get the sums.
+// Sums each of n numbers over all threads of the block, in a fixed order. All threads get the sums.
 template <int n, typename A>
 __device__ void sum_over_block(A (&numbers)[n]) {
   __shared__ A sums[n][kThreads];
@@ -203,13 +203,13 @@ __device__ void sum_over_block(A (&numbers)[n]) {
   for (int i = 0; i < n; ++i) numbers[i] = sums[i][0];
 }
 
-// The map that a RoI reads, -1 for none, and where.
+// Index of the map that a RoI reads, -1 for none, and the window that it reaches.
 struct PlacedRoI {
   int64_t map;
   Window window;
 };
 
-// Maps of the lists are (image, class), RoIs (RoI, class).
+// In the lists, a map is an (image, class) and a RoI is a (RoI, class), both flattened.
 template <typename Sampling>
 struct PlaceByWindow {
   Sampling s;
@@ -221,15 +221,15 @@ struct PlaceByWindow {
   }
 };
 
-// The RoIs of each map, in their order.
+// The RoIs of each map, in input order.
 struct RoILists {
   Window* windows;  // [K]
-  int64_t* map;     // [K], of PlacedRoI
-  int64_t* order;   // [K], map by map
-  int64_t* begin;   // [maps + 1], of each map in `order`
+  int64_t* map;     // [K], PlacedRoI::map
+  int64_t* order;   // [K], RoI indices, grouped by map
+  int64_t* begin;   // [maps + 1], start of each map in `order`
 };
 
-// A block per map: it counts the RoIs of the maps before, then lists its own.
+// One block per map: counts the RoIs of the previous maps, then lists its own.
 static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t maps) {
   __shared__ Votes<> votes;
   const int self = static_cast<int>(threadIdx.x);
@@ -254,7 +254,7 @@ static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t m
   }
 }
 
-// rois.placed(k) gives RoI k's PlacedRoI. The lists live as long as the tensor.
+// rois.placed(k) returns the PlacedRoI of RoI k. The returned tensor owns the lists.
 template <typename RoIs>
 std::tuple<RoILists, Tensor> list_rois(const RoIs& rois, int64_t count, int64_t maps,
                                        const Options& options) {
@@ -271,8 +271,8 @@ std::tuple<RoILists, Tensor> list_rois(const RoIs& rois, int64_t count, int64_t 
   return {lists, memory};
 }
 
-// Calls visit(rois, n), all threads of the block together, for the RoIs of the map that may reach
-// the tile, in their order; n of them at a time, `size` at most.
+// Calls visit(rois, n) in all threads of the block for the RoIs of the map that may reach the tile,
+// in order. Each call gets n of them, at most `size`.
 template <int size, typename Visit>
 __device__ void visit_rois(const RoILists& lists, int64_t map, const TilePlace& tile,
                            const Visit& visit) {
@@ -292,20 +292,19 @@ __device__ void visit_rois(const RoILists& lists, int64_t map, const TilePlace& 
   }
 }
 
-// What a block holds of a few bins: how much of them goes to each pixel of the tile, and their
-// gradients.
+// A few bins in shared memory: their weights at each pixel of the tile, and their gradients.
 template <typename A>
 struct TileBins {
   A weight[kBinsHeld][kPixels];
-  unsigned rows[kBinsHeld];              // a bit for each row with weights
-  A grad[kBinsHeld][kTileChannels + 1];  // padded: neither bins nor channels share a bank
+  unsigned rows[kBinsHeld];              // mask bits of the tile rows with weights
+  A grad[kBinsHeld][kTileChannels + 1];  // padded: no bank conflicts along bins or channels
 };
 
 template <typename A>
 struct TileSum {
   A at[kTile][kLaneChannels] = {};
 
-  // Adds what `bins` bins hold, after a barrier.
+  // Adds the gradients of `bins` held bins. Requires a barrier before it.
   __device__ void add(const TileBins<A>& held, int bins) {
     const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
     for (int b = 0; b < bins; ++b) {
@@ -314,13 +313,13 @@ struct TileSum {
       for (int j = 0; j < kLaneChannels; ++j) grad[j] = held.grad[b][lane + j * kWarp];
       for (int x = 0; x < kTile; ++x) {
         const A weight = held.weight[b][row * kTile + x];
-        if (weight == 0) continue;  // a NaN is its bin's pixels' alone
+        if (weight == 0) continue;  // 0 * NaN is NaN: it must stay in its bin's pixels
         for (int j = 0; j < kLaneChannels; ++j) at[x][j] = multiply_add(weight, grad[j], at[x][j]);
       }
     }
   }
 
-  // Writes the tile; `map` is that of its first channel, of which there are `channels` in the tile.
+  // Writes the tile. `map` is the plane of the first of its `channels` channels.
   template <typename T>
   __device__ void write(TileBins<A>& held, T* map, const Strides& s, int channels,
                         const TilePlace& tile, int64_t height, int64_t width) const {
@@ -335,7 +334,7 @@ struct TileSum {
       }
       return;
     }
-    // Turned around in shared memory, some rows at a time, so that neighbours are written together.
+    // Transposes in shared memory, a few rows at a time, so that writes coalesce.
     constexpr int kRows = kBinsHeld / kTile;
     for (int first = 0; first < kTile; first += kRows) {
       __syncthreads();

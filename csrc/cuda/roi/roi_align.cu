@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "roi.cuh"
 
-// RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
+// RoIAlign on one feature map is RoIAlign on a pyramid of one level, so both ops are here.
 namespace detops::cuda {
 namespace {
 
 template <typename T>
 struct LevelParams {
-  T* map;  // [N, C, H, W] in either layout
+  T* map;  // [N, C, H, W], contiguous or channels_last
   int64_t height, width;
   accumulate_t<T> scale;
   TileGrid tiles;
 };
 
-// Which image and level a RoI reads; image -1 for a batch index out of range, which pools to zeros.
+// Image and level that a RoI reads. The image is -1 for a batch index out of range. Such a RoI
+// pools to zeros.
 struct Place {
   int64_t image, level;
 };
@@ -24,7 +25,7 @@ struct RoIAlignRule {
   int64_t canonical_level = 0;
 };
 
-// The maps and the scale of the base are those of the first level.
+// `maps` and `scale` of the base class belong to the first level.
 template <typename T>
 struct RoIAlignParams : RoIPooling<accumulate_t<T>> {
   using A = accumulate_t<T>;
@@ -44,7 +45,7 @@ struct RoIAlignParams : RoIPooling<accumulate_t<T>> {
     return this->axis(rule.samples, k, level.scale, of_cols);
   }
 
-  // Maps of the lists are (image, level).
+  // In the lists, a map is an (image, level), flattened.
   __device__ PlacedRoI placed(int64_t k) const {
     const Place at = place(k);
     if (at.image < 0) return {-1, {}};
@@ -55,17 +56,17 @@ struct RoIAlignParams : RoIPooling<accumulate_t<T>> {
   }
 };
 
-constexpr int kTaps = 512;  // of one axis that a block holds
-constexpr int kGroup = 4;   // of taps: two samples have no more
+constexpr int kTaps = 512;  // taps of one axis in shared memory
+constexpr int kGroup = 4;   // taps loaded at a time: the most that two samples have
 
-// The taps of an axis in a block's memory, bin by bin, as math::visit_pixels gives them.
+// The taps of an axis in shared memory, bin by bin, as math::visit_pixels yields them.
 template <typename A>
 struct AxisTaps {
   int32_t index[kTaps];
   A weight[kTaps];
-  int32_t count[kTaps / 2];  // of a bin; its taps begin at bin * (kTaps / pooled)
+  int32_t count[kTaps / 2];  // per bin; its taps begin at bin * (kTaps / pooled)
 
-  // False where a bin has more taps than its share.
+  // Stores the taps of a bin. Returns false if there are too many.
   __device__ bool hold(const math::RoIAxis<A>& axis, int64_t bin, int64_t pooled, int64_t size) {
     const int share = kTaps / static_cast<int>(pooled), first = static_cast<int>(bin) * share;
     int n = 0;
@@ -84,8 +85,8 @@ struct AxisTaps {
     for (int i = first; i < first + count[bin]; ++i) visit(index[i], weight[i]);
   }
 
-  // Calls load(j, index) for some taps of a bin before add(j, weight) for these: so several loads
-  // are under way at a time.
+  // Calls load(j, index) for up to kGroup taps of a bin, then add(j, weight) for the same taps, so
+  // that several loads are in flight at a time.
   template <typename Load, typename Add>
   __device__ void visit_groups(int bin, int pooled, const Load& load, const Add& add) const {
     const int first = bin * (kTaps / pooled), end = first + count[bin];
@@ -100,8 +101,8 @@ struct AxisTaps {
   }
 };
 
-// A bin of more taps than a block holds. Rare, and kept out of the kernel, whose registers it
-// would take.
+// Sums a bin that has more taps than fit in shared memory. It is rare and not inlined, because it
+// would increase the kernel's register use.
 template <int n, bool channels_last, typename T, typename A>
 __device__ __noinline__ Vector<A, n> sum_of_bin(math::RoIAxis<A> rows, math::RoIAxis<A> cols,
                                                 int ph, int pw, int64_t height, int64_t width,
@@ -116,9 +117,9 @@ __device__ __noinline__ Vector<A, n> sum_of_bin(math::RoIAxis<A> rows, math::RoI
   return sum;
 }
 
-// A block has a RoI and some channels; the rules of its axes are made once, in shared memory. A
-// thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
-// else the bins beside.
+// One block per RoI and part of the channels. It stores the taps of both axes once in shared
+// memory. One thread per bin of n channels. Adjacent threads handle adjacent channels in
+// channels_last, else adjacent bins.
 template <int n, bool channels_last, typename T>
 __global__ void __launch_bounds__(kThreads, sizeof(accumulate_t<T>) == 4 ? 3 : 2)
     roi_align_forward_kernel(RoIAlignParams<T> p, T* output) {
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(accumulate_t<T>) == 4 ? 3 : 2
   }
 }
 
-// From the first to the last bit that is set.
+// The range from the first to the last bit that is set.
 struct Run {
   int first, count;
 };
@@ -188,8 +189,8 @@ __device__ Run run_of(unsigned bits) {
   return {first, kWarp - __clz(static_cast<int>(bits)) - first};
 }
 
-// How much of a bin, one per lane, goes to each of a tile's pixels along an axis; gives the bins
-// that reach the tile as bits.
+// Computes the weights of a bin, one per lane, at each pixel of a tile along an axis. Returns mask
+// bits of the bins that reach the tile.
 template <typename A>
 __device__ unsigned hold_weights(const math::RoIAxis<A>& axis, int64_t bin, int64_t pooled,
                                  int64_t size, int64_t tile, A (&weight)[kTile]) {
@@ -206,18 +207,18 @@ __device__ unsigned hold_weights(const math::RoIAxis<A>& axis, int64_t bin, int6
   return __ballot_sync(0xffffffffu, any);
 }
 
-// The weights of some RoIs in a tile, up to kWarp bins of each axis; a warp makes those of one,
-// rows first.
+// The weights of a few RoIs in a tile, for up to kWarp bins per axis: rows first, then columns. One
+// warp computes those of one RoI and axis.
 template <typename A>
 struct TileRules {
-  static constexpr int kRoIs = sizeof(A) == sizeof(float) ? 4 : 2;  // what fits a block's memory
+  static constexpr int kRoIs = sizeof(A) == sizeof(float) ? 4 : 2;  // what fits in shared memory
   A weight[2][kRoIs][kWarp][kTile];
-  unsigned bins[2][kRoIs];  // a bit for each that reaches the tile
+  unsigned bins[2][kRoIs];  // mask bits of the bins that reach the tile
 };
 
-// Where a held bin comes from.
+// Source of a held bin.
 struct BinOrigin {
-  int64_t grad;  // of the first channel
+  int64_t grad;  // offset of the first channel's gradient
   int roi, row, col;
 };
 
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The tensors are contiguous in their layout.
+// The tensors must be contiguous in their layout.
 template <typename T>
 RoIAlignParams<T> make_params(const RoIAlignRule& rule, ArrayRef<double> scales, TensorList maps,
                               const Tensor& rois, const Tensor& pooled) {

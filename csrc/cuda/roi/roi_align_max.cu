@@ -2,28 +2,28 @@
 #include "../../math/max_samples.h"
 #include "roi.cuh"
 
-// Ops that take the largest of some bilinear samples, and in the backward pass give a bin's
-// gradient to the pixels of one of them: RoIAlign's and BorderDet's.
+// Ops that pool the largest of several bilinear samples: RoIAlign with a maximum, and BorderAlign
+// of BorderDet. The backward pass adds a bin's gradient to the pixels of that sample.
 namespace detops::cuda {
 namespace {
 
-// Where a bin's sample is, and what gradient it is given; off the map, none.
+// Position of a bin's sample and its gradient. A sample off the map gets none.
 template <typename A>
 struct GivenSample {
   A y, x, grad;
 };
 
-// Owner-computes, see roi.cuh. A source has
+// Owner-computes; see roi.cuh. A Source provides
 //   A: the type of coordinates and sums,
-//   Maps maps: of the lists, in which items are a RoI each,
-//   int64_t bins: of an item,
+//   Maps maps: the maps of the lists; each RoI of the lists is an item,
+//   int64_t bins: bins per item,
 //   PlacedRoI placed(item),
-//   GivenSample<A> given(item, bin, channel), read from memory that is laid out as the maps are.
+//   GivenSample<A> given(item, bin, channel): reads memory in the layout of the maps.
 template <typename T, typename Source>
 __global__ void __launch_bounds__(kThreads)
     max_samples_backward_kernel(Source source, RoILists lists, T* maps) {
   using A = typename Source::A;
-  constexpr int kBins = kBinsHeld / 2;  // gradients, and as many x
+  constexpr int kBins = kBinsHeld / 2;  // held.grad stores a gradient and an x per bin
   __shared__ TileBins<A> held;
   static_assert(kTileChannels <= kPixels, "a weight's place is a y's");
   const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
             for (int i = 0; i < kTile; ++i) {
               A weight = x.low == tile.x + i ? x.weight_low : A(0);
               if (x.high == tile.x + i) weight += x.weight_high;
-              // A NaN is its sample's pixels' alone.
+              // 0 * NaN is NaN: it must stay in its sample's pixels.
               if (weight != 0) sum.at[i][j] = multiply_add(share * weight, grad, sum.at[i][j]);
             }
           }
@@ -97,7 +97,7 @@ struct PooledMaxima : PlaceByWindow<SampledBoxes<A_>> {
 
 constexpr int64_t kBorders = 4;
 
-// Items are borders of boxes, as they lie in memory.
+// Items are borders of boxes, in memory order.
 template <typename T, typename A_>
 struct BorderMaxima {
   using A = A_;
@@ -184,7 +184,7 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
 void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool_size,
                           Tensor& output, Tensor& argmax) {
   const Tensor in = input.contiguous(), places = wide(boxes, input.scalar_type());
-  // Of borders of images, [N * 4, C, H, W].
+  // One map per border of each image, [N * 4, C, H, W].
   const Maps maps{output.size(0) * kBorders, output.size(1), in.size(2), in.size(3), false};
   const int64_t count = boxes.size(1);
   int32_t* which = elements(argmax);
@@ -203,7 +203,7 @@ void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool
           samples.rows, samples.cols, maps.h, maps.w,
           [&](int64_t y, int64_t x) { return static_cast<A>(map[y * s.h + x * s.w]); });
       to[i] = static_cast<scalar_t>(largest.value);
-      // Of one line, all samples have the number 0.
+      // One of the two lines has a single sample: its index is 0.
       which[i] = static_cast<int32_t>(math::max(largest.row, largest.col));
     });
   });

@@ -2,14 +2,15 @@
 #include "../../math/roi_align_rotated.h"
 #include "sparse_pool.cuh"
 
-// RiRoIAlign is rotated RoIAlign, before or after which channels are switched; both ops are here.
+// RiRoIAlign is rotated RoIAlign and a switch of orientation channels: after pooling in the forward
+// pass, before it in the backward pass. Both ops are here.
 namespace detops::cuda {
 namespace {
 
 template <typename A_>
 struct RotatedSampling {
   using A = A_;
-  RoIPooling<A> p;  // of rois [K, 6]
+  RoIPooling<A> p;  // rois: [K, 6]
   int64_t sampling_ratio;
 
   __device__ math::RotatedRoI<A> roi(int64_t k) const {
@@ -36,7 +37,8 @@ struct RotatedSampling {
   }
 };
 
-// A thread per element of what was pooled, or of its gradient; the two are in one layout.
+// One thread per element of the pooled output, or of its gradient. `from` and `to` have the same
+// layout.
 template <typename From, typename To, typename A>
 __global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, bool transposed,
                               const From* from, To* to) {
@@ -48,7 +50,7 @@ __global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, 
     const auto how = transposed ? forward.transposed(orientations) : forward;
     const From* group = from + i - o * apart;
     A sum = static_cast<A>(group[(o + how.first) % orientations * apart]);
-    if (how.share != 0) {  // what is not finite must not meet a share of zero
+    if (how.share != 0) {  // 0 * infinity is NaN, as is 0 * NaN
       sum = how.keep * sum +
             how.share * static_cast<A>(group[(o + how.second) % orientations * apart]);
     }
@@ -80,7 +82,7 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double 
   sparse_pool_backward<RotatedSampling>(grad, boxes, spatial_scale, map, sampling_ratio);
 }
 
-// Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
+// Sample weights are the same for all channels: a RoI is pooled once, then channels are switched.
 void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                                  int64_t, int64_t, int64_t sampling_ratio, int64_t num_orientations,
                                  bool clockwise, Tensor& output) {

@@ -18,8 +18,8 @@ struct PixelPooling : BoxPooling<PixelRule<1>, A> {
   }
 };
 
-// A thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
-// else the bins beside.
+// One thread per bin of n channels. Adjacent threads handle adjacent channels in channels_last,
+// else adjacent bins.
 template <int n, bool channels_last, typename T, typename A = accumulate_t<T>>
 __global__ void roi_pool_forward_kernel(PixelPooling<A> pooling, const T* input, T* output,
                                         int32_t* argmax) {
@@ -67,12 +67,12 @@ __global__ void roi_pool_forward_kernel(PixelPooling<A> pooling, const T* input,
     }
     const int64_t to = os.at(at.n, c, at.h, at.w);
     store_channels<n, channels_last>(output + to, os.c, left, pooled);
-    // Of fresh memory, which is aligned for 32 bytes as well.
+    // argmax is newly allocated, so it is aligned even for vectors of 32 bytes.
     store_channels<n, channels_last>(argmax + to, os.c, left, index);
   }
 }
 
-// The bins [first, last) that have pixels in [tile, tile + kTile).
+// Returns the range of bins that have pixels in [tile, tile + kTile).
 template <typename A>
 __device__ math::PixelRange bins_reaching(const math::PoolAxis<A>& axis, int64_t pooled,
                                           int64_t size, int64_t tile) {
@@ -84,13 +84,13 @@ __device__ math::PixelRange bins_reaching(const math::PoolAxis<A>& axis, int64_t
   return bins;
 }
 
-// Owner-computes, see roi.cuh.
+// Owner-computes; see roi.cuh.
 template <typename T, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     roi_pool_backward_kernel(PixelPooling<A> pooling, RoILists lists, const T* grad,
                              const int32_t* argmax, T* output) {
   __shared__ TileBins<A> held;
-  __shared__ int pixel[kBinsHeld][kTileChannels + 1];  // of the tile, that a gradient goes to
+  __shared__ int pixel[kBinsHeld][kTileChannels + 1];  // tile pixel of a gradient, or -1
   const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
   const Maps &maps = pooling.p.maps, &pooled = pooling.p.pooled;
   const TileGrid tiles = tile_grid(maps.n, maps.h, maps.w, kTile);

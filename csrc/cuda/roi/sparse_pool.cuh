@@ -4,18 +4,18 @@
 #include "roi.cuh"
 
 // Kernels of the ops that pool a bin of a RoI as a weighted sum of a few pixels, anywhere on the
-// map. A sampling says which; it has
-//   A: the type that coordinates and sums have,
+// feature map. A Sampling selects the pixels. It provides
+//   A: the type of coordinates and sums,
 //   RoIPooling<A> p,
-//   Window window(roi, class): no sample of the RoI reads beyond it,
-//   int64_t most_taps(roi): of a bin,
+//   Window window(roi, class): no sample of the RoI reads outside it,
+//   int64_t most_taps(roi): upper bound on the taps of a bin,
 //   A visit_bin(roi, class, ph, pw, reach, visit): calls visit(row, column, weight) for the samples
-//     that lie within reach and maybe for others; their sum is multiplied by the result.
+//     within reach, and possibly for others. The weighted sum is multiplied by the returned factor.
 namespace detops::cuda {
 
 constexpr int kTapsHeld = 1024;
 
-// The bins' pixels, made once for all channels.
+// The taps of some bins, computed once for all channels.
 template <typename A>
 struct BinTaps {
   int64_t pixel[kTapsHeld];
@@ -24,8 +24,8 @@ struct BinTaps {
   int count[kThreads];
 };
 
-// A block has a RoI and some channels of one class, a thread a bin of n of them; `vectors`: which
-// are neighbours in memory.
+// One block per RoI and part of the channels of a class. One thread per bin of n channels;
+// `vectors`: these are adjacent in memory.
 template <int n, bool vectors, typename T, typename Sampling>
 __global__ void __launch_bounds__(kThreads)
     sparse_pool_forward_kernel(Sampling sampling, const T* maps, T* output) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t image = p.image(k);
     const int64_t most = image < 0 ? 0 : sampling.most_taps(k);
     const bool holds = most <= kTapsHeld;
-    const int share = holds ? math::max(static_cast<int>(most), 1) : 1;  // of a bin
+    const int share = holds ? math::max(static_cast<int>(most), 1) : 1;  // per bin
     const int bins_held = math::min(kTapsHeld / share, kThreads);
     for (int64_t begin = 0; begin < all; begin += bins_held) {
       const int bins = static_cast<int>(math::min(int64_t(bins_held), all - begin));
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Owner-computes, see roi.cuh; the channels of a block are of one class and group.
+// Owner-computes; see roi.cuh. The channels of a block belong to one class and group.
 template <typename T, typename Sampling>
 __global__ void __launch_bounds__(kThreads)
     sparse_pool_backward_kernel(Sampling sampling, RoILists lists, const T* grad, T* maps,
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto rows = math::bins_of_cell(gh, p.pooled.h, p.groups_high);
     const auto cols = math::bins_of_cell(gw, p.pooled.w, p.groups_wide);
     const int64_t wide = cols.size(), all = rows.size() * wide;
-    // What samples outside the map give belongs to pixels on its border.
+    // Samples outside the map read the pixels on its border.
     const math::Rectangle reach{double(tile.y - 1), double(tile.y + kTile), double(tile.x - 1),
                                 double(tile.x + kTile)};
 
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of a Sampling<A>{pooling, own...}.
+// Pools with a Sampling<A>{pooling, own...}.
 template <template <typename> class Sampling, typename... Own>
 void sparse_pool_forward(const Tensor& input, const Tensor& boxes, double scale,
                          const Tensor& output, const Own&... own) {
