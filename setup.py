@@ -1,14 +1,14 @@
 """Builds the libraries of the ops, libdetops and libdetops_cuda, and detops._C.
 
-The libraries use PyTorch's stable ABI, so they serve every version from 2.10 on, whichever they are
-compiled with; _C knows no PyTorch at all. FORCE_CUDA=1 builds the CUDA half without a GPU, and 0
-leaves it out where there is one. DEBUG=1 is for a debugger, SANITIZE=1 checks every memory access
-and undefined behaviour, COVERAGE=1 counts how often each line is reached. EMULATE_CUDA=1 is for
-tests: the CUDA kernels run on the CPU, in place of the CPU's own.
+The libraries use PyTorch's stable ABI: they work with every version from 2.10 on, whichever version
+compiled them. _C does not depend on PyTorch at all. FORCE_CUDA=1 builds the CUDA library without a
+GPU; FORCE_CUDA=0 skips it on a machine with one. DEBUG=1 builds for a debugger, SANITIZE=1 checks
+memory accesses and undefined behaviour, COVERAGE=1 counts the executions of each line.
+EMULATE_CUDA=1 is for tests: the CUDA kernels run on the CPU, in place of the CPU kernels.
 
-DETOPS_PYTHONS="python3.10 python3.13" is for `make wheel`: one wheel for each of these versions of
-Python, and for systems from glibc 2.28 on. DETOPS_CUDA_LIBRARY is a libdetops_cuda.so that is built
-already and goes in as it is.
+DETOPS_PYTHONS="python3.10 python3.13" is for `make wheel`: it builds one wheel for all of these
+Python versions, and for systems from glibc 2.28 on. DETOPS_CUDA_LIBRARY names a prebuilt
+libdetops_cuda.so to include unchanged.
 """
 
 import os
@@ -52,7 +52,7 @@ COVERAGE = os.environ.get("COVERAGE", "0") == "1"
 FORCE_CUDA = os.environ.get("FORCE_CUDA") == "1"
 EMULATE_CUDA = os.environ.get("EMULATE_CUDA", "0") == "1"
 PYTHONS = os.environ.get("DETOPS_PYTHONS", "").split()
-REPOSITORY = os.environ.get("DETOPS_REPOSITORY", "")  # its address, for the page on an index
+REPOSITORY = os.environ.get("DETOPS_REPOSITORY", "")  # its URL, for the page on a package index
 CUDA_LIBRARY = os.environ.get("DETOPS_CUDA_LIBRARY", "")
 NVCC = shutil.which("nvcc", path=Path(CUDA_HOME, "bin")) if CUDA_HOME else None
 GPU = torch.cuda.is_available() and os.environ.get("FORCE_CUDA") != "0"
@@ -82,7 +82,7 @@ if shutil.which(COMPILER) is None:
 
 
 def sources(*patterns: str) -> list[str]:
-    """Paths relative to the root, as setuptools wants them."""
+    """Returns paths relative to the root, as setuptools requires."""
     return sorted(
         str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)
     )
@@ -90,17 +90,17 @@ def sources(*patterns: str) -> list[str]:
 
 # Contraction into fused multiply-adds would make NMS decisions depend on the instruction set.
 cxx = ["-std=c++17", "-ffp-contract=off", "-fvisibility=hidden"]
-# GCC warns about its own AVX-512 header and about tails of vectors, which it takes for longer than
-# they are; PyTorch's headers leave parameters unused.
+# GCC warns about its own AVX-512 header, and about vector tails, whose length it overestimates.
+# PyTorch's headers have unused parameters.
 cxx += ["-Wno-maybe-uninitialized", "-Wno-array-bounds", "-Wno-stringop-overread"]
 cxx += ["-Wno-unused-parameter"]
-# Emulated, a .cu is included by another file, so that what is its own seems to be shared.
+# Under emulation another file includes each .cu, so its file-local entities seem to be shared.
 cxx += ["-Wno-subobject-linkage"] if EMULATE_CUDA else []
 # Emulated kernels spend their time switching threads: -O1 compiles them in two thirds of the time.
 OPTIMISED = "-O1" if EMULATE_CUDA else "-O3"
 cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else [OPTIMISED, "-g0"]
 cxx += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
-# A division by zero is an infinity that the ops define.
+# Division by zero is not checked: the ops define it as infinity.
 checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
 checks += ["-fno-omit-frame-pointer", "-g1", "-Og"] if SANITIZE else []
 checks += ["--coverage", "-fprofile-update=atomic", "-O1"] if COVERAGE else []
@@ -112,32 +112,32 @@ nvcc += ["-Werror", "all-warnings"] if WERROR else []
 LINK = [*checks, "-Wl,--version-script=release/exports.map"]
 DEFINED = [] if SANITIZE else ["-Wl,--no-undefined"]
 LINK += [] if DEBUG or SANITIZE else ["-s"]
-# On a system newer than the wheel promises, the older versions of symbols have to be asked for.
+# On a system newer than the wheel requires, older symbol versions must be requested explicitly.
 GLIBC = tuple(map(int, LIBC_VERSION.split(".")))
 OLD_SYMBOLS = sources("release/old_symbols.cpp") if PYTHONS and GLIBC > (2, 28) else []
 OLD_SYMBOLS_CUDA = sources("release/old_symbols_cuda.cpp") if OLD_SYMBOLS else []
 
 
 def old_symbols(paths: list[str]) -> list[str]:
-    """The linker's options for the names that these files list."""
+    """Returns linker options for the symbols that these files list."""
     if not paths:
         return []
     text = "".join((ROOT / path).read_text() for path in paths)
     wrapped = [f"-Wl,--wrap={n}" for n in re.findall(r"^OLD_SYMBOL\((\w+)", text, re.MULTILINE)]
-    # Libraries that a newer glibc keeps for their names alone.
+    # Newer glibc versions keep these libraries only for their names.
     return [*wrapped, "-Wl,--no-as-needed", "-l:libdl.so.2", "-l:libpthread.so.0", "-l:librt.so.1"]
 
 
 DEPENDS = sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh", "csrc/**/*.contract")
 DEPENDS += sources("detops/include/detops/*.h", "tests/emulation/*.h")
-OLDEST_TORCH = "0x020a000000000000"  # 2.10: what is younger, headers hide
+OLDEST_TORCH = "0x020a000000000000"  # 2.10; headers hide anything newer
 SHARED = sources("csrc/*.cpp", "csrc/contract/*.cpp")
 SHARED += ["csrc/cpu/masks/masks_to_rle.cpp", "csrc/cpu/simd/isa.cpp"]
 SHARED = sorted({*SHARED} - {"csrc/python.cpp", "csrc/library.cpp"})
 
 
 def library(name: str, paths: list[str], libraries: list[str], macros: list[str]) -> Extension:
-    """A library that PyTorch loads, without Python in it."""
+    """Returns a library that PyTorch loads, without Python in it."""
     old = OLD_SYMBOLS + (OLD_SYMBOLS_CUDA if "USE_CUDA" in macros else [])
     macros = macros + ["DETOPS_DEBUG"] * DEBUG
     return Extension(
@@ -163,7 +163,7 @@ def library(name: str, paths: list[str], libraries: list[str], macros: list[str]
 
 cpu_sources = sorted({*sources("csrc/cpu/*/*.cpp")} - {*SHARED})
 if EMULATE_CUDA:
-    # Under names that the C++ compiler gets; unchanged ones stay, and so do their object files.
+    # Wrappers with names that the C++ compiler accepts. Unchanged wrappers keep their object files.
     wrappers = ROOT / "build" / "emulation" / "sources"
     wrappers.mkdir(parents=True, exist_ok=True)
     cpu_sources = sources("tests/emulation/*.cpp")
@@ -188,12 +188,12 @@ if WITH_CUDA:
         library(
             "libdetops_cuda",
             [*SHARED, *sources("csrc/cuda/**/*.cu")],
-            # The runtime comes along, so that PyTorch may have another.
+            # The runtime is linked statically, because PyTorch may use another version.
             ["torch_cuda", "torch_cpu", "cudart_static", "rt", "pthread", "dl"],
             ["USE_CUDA"],
         )
     )
-# Last: it is linked against the first.
+# Last, because it links against libdetops.
 extensions.append(
     Extension(
         "detops._C",
@@ -208,23 +208,23 @@ extensions.append(
 
 
 class Build(BuildExtension):
-    """Names libraries as libraries, and compiles each on its own."""
+    """Names libraries as plain libraries, and compiles each separately."""
 
     def finalize_options(self) -> None:
-        """Keeps the object files in one folder: what an install compiled, a wheel need not."""
+        """Keeps object files in one folder, so a wheel reuses what an install compiled."""
         super().finalize_options()
         if self.editable_mode or PYTHONS:
             self.build_temp = str(ROOT / "build" / "objects")
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Without the tag of a Python version, where there is no Python in it."""
+        """Omits the Python version tag for libraries that do not contain Python."""
         name = fullname.split(".")[-1]
         if name.startswith("lib"):
             return str(Path(*fullname.split(".")[:-1], f"{name}.so"))
         return str(super().get_ext_filename(fullname))
 
     def build_extension(self, ext: Extension) -> None:
-        """Into a folder for its objects: two libraries compile some files in two ways."""
+        """Builds in a separate folder: two libraries compile some files with different options."""
         shared, self.build_temp = self.build_temp, str(Path(self.build_temp) / ext.name)
         try:
             if ext.name == "detops._C":
@@ -234,26 +234,26 @@ class Build(BuildExtension):
             self.build_temp = shared
 
     def run(self) -> None:
-        """Also detops._C for other Pythons, and a CUDA library that is there already."""
+        """Also builds detops._C for other Pythons, and copies a prebuilt CUDA library."""
         super().run()
         folder = Path(self.get_ext_fullpath("detops._C")).parent
         if CUDA_LIBRARY:
             shutil.copy(CUDA_LIBRARY, folder / "libdetops_cuda.so")
         elif not WITH_CUDA:
-            # Of an earlier build, it would go into the wheel.
+            # A leftover from an earlier build would end up in the wheel.
             (folder / "libdetops_cuda.so").unlink(missing_ok=True)
         for python in PYTHONS:
             compile_for(python, folder)
 
 
 def compile_for(python: str, folder: Path) -> None:
-    """Compiles detops._C for another Python, by nothing but its headers and the suffix it wants."""
+    """Compiles detops._C for another Python, using only its headers and file suffix."""
     code = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'))"
     result = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     headers, suffix = result.stdout.split()
     extension = extensions[-1]
     if (folder / f"_C{suffix}").exists():
-        return  # this Python's own
+        return  # compiled for this Python already
     print(f"detops._C for {python}", flush=True)
     sources = [str(ROOT / source) for source in extension.sources]
     flags = ["-shared", "-fPIC", f"-I{headers}", f"-I{pybind11.get_include()}", *cxx]
@@ -263,16 +263,16 @@ def compile_for(python: str, folder: Path) -> None:
 
 
 class Wheel(bdist_wheel):
-    """Has the tag of every Python, if it was built for a list of them."""
+    """Tags the wheel for every Python 3 if it was built for a list of versions."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Auditwheel names the systems later, by what it sees in the files."""
+        """Returns the tag; auditwheel later adds the platforms that it infers from the files."""
         python, abi, platform = super().get_tag()
         return ("py3", "none", platform) if PYTHONS else (python, abi, platform)
 
 
 def index_page() -> str:
-    """README.md for a package index, where links need whole addresses: else they become text."""
+    """Returns README.md for a package index, with absolute links, or plain text without a URL."""
 
     def link(match: re.Match[str]) -> str:
         picture, text, path = match.groups()

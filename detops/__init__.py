@@ -18,7 +18,7 @@ from .ops import *  # noqa: E402, F403
 from .optimization import optimize, release_memory  # noqa: E402
 
 __version__ = "0.2.0"
-#: For CMake's find_package(detops), as ``torch.utils.cmake_prefix_path`` is for Torch.
+#: Path for CMake's find_package(detops), like ``torch.utils.cmake_prefix_path`` for Torch.
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 __all__ = [
     "__version__",

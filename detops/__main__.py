@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m detops`, and with it `torchrun -m detops`."""
+"""Entry point of `python -m detops` and `torchrun -m detops`."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Loads the compiled libraries, or explains in one message what is missing and what to do."""
+"""Loads the compiled libraries, or reports in one message what is missing and how to fix it."""
 
 import ctypes
 import importlib
@@ -12,13 +12,13 @@ OLDEST_TORCH = (2, 10)
 
 
 def load_extension() -> ModuleType:
-    """Returns ``detops._C``, with the ops registered that this PyTorch has devices for.
+    """Returns ``detops._C`` after registering the ops for the devices that this PyTorch supports.
 
     Raises:
-        ImportError: PyTorch is too old, or a library is missing or damaged; the message says what
-            is here and what mends it.
+        ImportError: PyTorch is too old, or a library is missing or damaged. The message lists the
+            installed versions and the fix.
     """
-    # libtorch must be in the process before the libraries are: hence torch first, always.
+    # libtorch must be loaded before our libraries, so torch is always imported first.
     import torch
 
     here = f"torch {torch.__version__}, Python {sys.version.split()[0]}"
@@ -37,7 +37,7 @@ def load_extension() -> ModuleType:
 
 
 def _load_cuda() -> int | None:
-    """The version of CUDA that the ops' kernels were built with, None where there are none."""
+    """Loads the CUDA kernels and returns the CUDA version they were built with, or None."""
     path = Path(__file__).with_name("libdetops_cuda.so")
     if not path.exists():
         return None

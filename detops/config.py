@@ -1,6 +1,6 @@
-"""The configuration: maskrcnn-benchmark's keys and defaults, and a few of our own.
+"""Configuration with the keys and defaults of maskrcnn-benchmark, and a few more.
 
-``configs/defaults.yaml`` beside this file lists every key.
+``configs/defaults.yaml`` next to this file lists every key.
 """
 
 import ast
@@ -19,7 +19,7 @@ from .safe_yaml import Loader, parse_yaml
 
 DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
 
-# An item of the tuples that are empty by default, to tell the type of the others by.
+# A sample item of each tuple that is empty by default. It determines the type of the items.
 ITEMS = {"DATASETS.TRAIN": "name", "DATASETS.TEST": "name", "TEST.BBOX_AUG.SCALES": 800}
 # Tuples that may be empty.
 MAY_BE_EMPTY = {
@@ -37,23 +37,24 @@ NESTED = {"MODEL.RPN.ANCHOR_SIZES", "MODEL.RETINANET.ANCHOR_SIZES"}
 
 
 class ConfigError(ValueError):
-    """A key that does not exist or comes twice, a wrong value, or a file that cannot be read."""
+    """An unknown or duplicate key, a wrong value, or a file that cannot be read."""
 
 
 def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -> DictConfig:
-    """The defaults, changed by a YAML file and then by overrides.
+    """Returns the defaults, updated by a YAML file and then by overrides.
 
     Args:
-        path: YAML file, or None for the defaults alone. Where there is no such file,
-            ``configs/NAME.yaml`` is one of those that come with this package.
-        overrides: key, value, key, value...: ``["MODEL.MASK_ON", True]``. A value may be text, as
-            from a command line, where a tuple of names is ``[a.json, b.json]``, or one name alone.
+        path: YAML file, or None for the defaults alone. If the file ``configs/NAME.yaml`` does not
+            exist, the config of that name in this package is used.
+        overrides: key, value, key, value...: ``["MODEL.MASK_ON", True]``. A value may be text from
+            a command line, where a tuple of names is ``[a.json, b.json]`` or a single name.
 
     Returns:
         A read-only config with attribute access: ``cfg.MODEL.MASK_ON``.
 
     Raises:
-        ConfigError: names the key, the file (or "overrides"), what was expected and what came.
+        ConfigError: the config is invalid. The message names the key, the file (or "overrides"),
+            the expected value and the actual one.
 
     Example:
         >>> cfg = load_config(None, ["MODEL.MASK_ON", True, "DATASETS.TRAIN", "train.json"])
@@ -78,7 +79,7 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
 
 
 def config_file(path: str | Path) -> Path:
-    """The path, or where that is no file the one of this package that it names, if it does.
+    """Returns the path, or the config of this package that it names if the file does not exist.
 
     Example:
         >>> config_file("configs/shapes.yaml").is_file(), config_file("mine.yaml").name
@@ -92,7 +93,7 @@ def config_file(path: str | Path) -> Path:
 
 
 def dump_config(cfg: DictConfig) -> str:
-    """YAML text of the whole config; :func:`load_config` reads it back from a file.
+    """Returns the whole config as YAML; :func:`load_config` reads it back from a file.
 
     Example:
         >>> print(dump_config(load_config())[:5])
@@ -125,14 +126,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 class _TwiceError(yaml.YAMLError):
-    """A key that comes twice."""
+    """A duplicate key."""
 
 
 class _Loader(Loader):
-    """Refuses a key that comes twice in a section, of which YAML would take the last."""
+    """Rejects duplicate keys in a section. PyYAML would keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The section as a dict."""
+        """Returns the section as a dict."""
         lines: dict[str, int] = {}
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             line = key.start_mark.line + 1
@@ -151,7 +152,7 @@ def _nest(key: str, value: Any) -> dict[str, Any]:
 def _merge(
     target: dict[str, Any], changes: Mapping, defaults: Mapping, source: str, prefix: str = ""
 ) -> None:
-    """Writes the changes into `target`; `defaults` tell the types."""
+    """Writes the changes into `target`; `defaults` determines the types."""
     for key, value in changes.items():
         name = f"{prefix}{key}"
         if key not in defaults:
@@ -172,14 +173,14 @@ def _merge(
 
 
 def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
-    """`value` as the type of `default`, or a ConfigError."""
+    """Converts `value` to the type of `default`, or raises ConfigError."""
     wanted = type(default)
     if isinstance(value, str) and wanted is not str:
-        # A command line, or a Python tuple in YAML, as yacs files have them.
+        # From a command line, or a Python tuple in the YAML file of a yacs config.
         text = {"true": "True", "false": "False"}.get(value.lower(), value)
         try:
             value = ast.literal_eval(text)
-        # The last three: brackets and signs without an end, and `{[]: 1}`.
+        # The last three: endless brackets or signs, and `{[]: 1}`.
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             value = _typed_list(text, default, key) if wanted is list else value
     if isinstance(value, str) and ("${" in value or value == "???"):
@@ -190,7 +191,7 @@ def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
         raise ConfigError(f"{source}: {key}: expected a number of 64 bits, got {shown(value)}")
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    # bool is an int to Python, not to whoever writes a config.
+    # Python accepts a bool as an int; a config must not.
     if type(value) is wanted:
         return value
     expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
@@ -199,7 +200,7 @@ def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
 
 
 def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -> list:
-    """Each item as the type of the default's, or a ConfigError that tells which is not."""
+    """Converts each item to the type of the default's items. A ConfigError names the item."""
     name, _, _ = key.partition("[")
     item = default[0] if default else ITEMS.get(name)
     items = []
@@ -215,7 +216,7 @@ def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -
 
 
 def _plain(value: Any, key: str, source: str) -> Any:
-    """A text or number, or a list of some; or a ConfigError."""
+    """Returns a string, a number or a list of these; rejects anything else."""
     is_list = isinstance(value, (list, tuple))
     parts = [
         _coerce(type(part)(), part, key, source)
@@ -228,11 +229,11 @@ def _plain(value: Any, key: str, source: str) -> Any:
 
 
 def _typed_list(text: str, default: list, key: str) -> Any:
-    """A list of words as one types it, `[a.json, b.json]`, or one name; other text as it is."""
+    """Parses a list as typed, `[a.json, b.json]` or a single name; returns other text unchanged."""
     if isinstance(default[0] if default else ITEMS.get(key), str) and text.strip():
         if text[0] not in "[(" and "," not in text:
             return [text]
-        # YAML's colons and question marks, with which names may have options, mean other things.
+        # Not parsed as YAML, where the colons and question marks of options in names are syntax.
         if text[0] == "[" and text[-1] == "]" and not set(text) & set("'\"{}"):
             return [word.strip() for word in text[1:-1].split(",") if word.strip()]
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The contracts of csrc/contract, for fake tensors.
+"""The contracts of csrc/contract, applied to fake tensors.
 
-The grammar is explained there, in contract.h. Calls are checked in C++; what is checked here are
-tensors without memory, whose sizes may be symbols and stay so. Both raise the same errors.
+csrc/contract/contract.h explains the grammar. C++ checks real calls. This module checks tensors
+without memory, whose sizes may be symbols and stay symbolic. Both raise the same errors.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from .contract_call import (
 )
 
 Check = Callable[[Call], None]
-# A bound on sizes that values decide: without one, products of them overflow in compiled code.
+# A bound on data-dependent sizes. Without one, their products overflow in compiled code.
 MOST_ELEMENTS = 2**48
 MOST_DIMENSIONS = 8
-MOST_BYTES = 16  # of an element of any dtype
+MOST_BYTES = 16  # per element, for any dtype
 
 
 def _words(rule: str) -> list[str]:
@@ -52,7 +52,7 @@ def _words(rule: str) -> list[str]:
 
 
 def _rule(argument: str, text: str) -> Check:
-    """`name: at least 1` and the like."""
+    """Compiles a rule such as `name: at least 1`."""
     bound = [int(n) for n in re.findall(r"-?\d+", text)]
     holds: Callable[[Any], Any]
     if text == "a number":
@@ -79,7 +79,7 @@ def _rule(argument: str, text: str) -> Check:
 
 
 def _tensor(argument: str, text: str) -> Check:
-    """`name: float [N, 4]`."""
+    """Compiles the check of `name: float [N, 4]`."""
     match = re.fullmatch(r"([\w ]+) \[(.*)\]( or on the CPU)?", text)
     assert match is not None, text
     dtype, dimensions, anywhere = match[1], dimensions_of(match[2]), bool(match[3])
@@ -97,10 +97,10 @@ def _tensor(argument: str, text: str) -> Check:
 
 
 def _requirement(text: str) -> Check:
-    """`expression | message`, or a `limit` of it."""
+    """Compiles the check of `expression | message`, which may begin with `limit`."""
     is_limit = text.startswith("limit ")
     condition, message = text.removeprefix("limit ").split(" | ", 1)
-    # `and` would ask a symbol for its truth; two requirements do not.
+    # `and` would need the truth value of a symbol; separate requirements do not.
     codes = [compiled(part) for part in condition.split(" and ")]
     pieces = re.split(r"\{([^}]*)\}", message)
     holes = [compiled(hole) for hole in pieces[1::2]]
@@ -118,7 +118,7 @@ def _requirement(text: str) -> Check:
 
 
 def _name(name: str, expression: str) -> Check:
-    """`name = expression`."""
+    """Compiles `name = expression`, which binds the name."""
     code = compiled(expression)
 
     def check(call: Call) -> None:
@@ -128,7 +128,7 @@ def _name(name: str, expression: str) -> Check:
 
 
 class OutputLine:
-    """`-> float [N, 4] like x if wanted`."""
+    """An output line such as `-> float [N, 4] like x if wanted`."""
 
     def __init__(self, text: str) -> None:
         match = re.fullmatch(
@@ -143,7 +143,7 @@ class OutputLine:
         self.wanted = compiled(match[5]) if match[5] else None
 
     def make(self, call: Call, by_values: Callable[[], Any]) -> list[Tensor]:
-        """The output, or several."""
+        """Allocates the output, or one for each repetition of the line."""
         if self.repeated:
             return [self._one(call, by_values, i=i) for i in range(int(call.value(self.repeated)))]
         return [self._one(call, by_values)]
@@ -167,7 +167,7 @@ class OutputLine:
             len(shape) <= MOST_DIMENSIONS,
             lambda: f"a result must have at most {MOST_DIMENSIONS} dimensions",
         )
-        # As strides have it, a size of 0 is 1.
+        # A size of 0 counts as 1, as in contiguous strides.
         known = math.prod(max(1, size) for size in shape if isinstance(size, int))
         call.require(known * MOST_BYTES < 2**63, lambda: f"a result of {list(shape)} is too large")
         layout = torch.contiguous_format
@@ -187,27 +187,27 @@ class Contract:
     name: str
     arguments: list[str]
     types: list[str]
-    tensors: dict[str, str]  # by an argument that is a tensor, or several, its type
-    sizes: list[str]  # the arguments that are SymInt, or several
+    tensors: dict[str, str]  # argument -> type, of tensors and tensor lists
+    sizes: list[str]  # arguments of type SymInt or SymInt[]
     returns: int  # -1 for a list
     checks: list[Check] = field(default_factory=list)
     outputs: list[OutputLine] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # by a word, other names
-    rules: dict[str, str] = field(default_factory=dict)  # by an argument that is no tensor
-    words: dict[str, list[str]] = field(default_factory=dict)  # of rules that are lists of them
-    public: dict[str, str] = field(default_factory=dict)  # by an argument, its public function's
-    definitions: dict[str, str] = field(default_factory=dict)  # by a name, its expression
+    names: dict[str, str] = field(default_factory=dict)  # keyword -> name of the op in messages
+    rules: dict[str, str] = field(default_factory=dict)  # argument -> rule, for non-tensors
+    words: dict[str, list[str]] = field(default_factory=dict)  # argument -> keywords of its rule
+    public: dict[str, str] = field(default_factory=dict)  # argument -> that of the public function
+    definitions: dict[str, str] = field(default_factory=dict)  # name -> expression
     tensor_lines: list[str] = field(default_factory=list)
     output_lines: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> None:
-        """Adds a line."""
+        """Parses and adds a line."""
         if line.startswith("called "):
             name, _, words = line[7:].partition(" for ")
             self.name = self.name if self.names else name
             self.names |= dict.fromkeys(words.split(", ") if words else [], name)
         elif line.startswith("-> "):
-            # What a host function computes in is C++'s to know.
+            # Only C++ needs the dtype that a host function computes in.
             text = re.sub(r" in [\w ]+(?= \[)", "", line[3:])
             self.outputs.append(OutputLine(text))
             self.output_lines.append(text)
@@ -241,7 +241,7 @@ class Contract:
         self.checks.append(unless_missing)
 
     def check_dense(self, arguments: dict[str, Any]) -> None:
-        """Rejects what no op accepts; see :func:`check_dense`."""
+        """Rejects arguments that no op accepts; see :func:`check_dense`."""
         for name, kind in self.tensors.items():
             if name not in arguments or kind.endswith("?") and arguments[name] is None:
                 continue
@@ -260,7 +260,7 @@ class Contract:
         return error
 
     def _check_values(self, arguments: dict[str, Any]) -> None:
-        """Rejects values that PyTorch does not convert to the number, bool or string of a type."""
+        """Rejects values that PyTorch does not convert to the schema's number, bool or string."""
         for (name, value), kind in zip(arguments.items(), self.types, strict=False):
             base = kind.split("[")[0].removeprefix("Sym").rstrip("?").lower()
             if base not in VALUES or kind.endswith("?") and value is None:
@@ -283,7 +283,7 @@ class Contract:
             )
 
     def check(self, arguments: dict[str, Any]) -> Call:
-        """Raises what a call with these arguments would raise.
+        """Checks the arguments and raises the same errors as a real call.
 
         Raises:
             RuntimeError: an argument is not what the contract says.
@@ -295,7 +295,7 @@ class Contract:
         for name in self.sizes:
             value = arguments[name]
             for size in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(size, int):  # a bound on a symbol would bound an exported program
+                if isinstance(size, int):  # a bound on a symbol would restrict an exported program
                     call.require(
                         size <= MOST_SIZE,
                         lambda: f"{name} must be at most {MOST_SIZE}, got {shown(value)}",  # noqa: B023
@@ -305,23 +305,23 @@ class Contract:
         return call
 
     def check_word(self, argument: str, word: str) -> None:
-        """Compositions ask this: their words never come to C++.
+        """Validates a keyword of a composite op, which never reaches C++.
 
         Raises:
-            ValueError: the contract does not list the word.
+            ValueError: the contract does not list the keyword.
         """
         if word not in self.words[argument]:
             rule = self.rules[argument]
             raise ValueError(f"detops.{self.name}: {argument} must be {rule}, got {shown(word)}")
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments of a call by their names, with the defaults that it left out."""
+        """Returns the arguments of a call by name, with defaults for those it omits."""
         formals = getattr(torch.ops.detops, self.op).default._schema.arguments
         defaults = {formal.name: formal.default_value for formal in formals}
         return defaults | dict(zip(self.arguments, args, strict=False)) | kwargs
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
-        """What the op gives for tensors without memory."""
+        """Returns the op's outputs for tensors without memory."""
         call = self.check(self.bind(*args, **kwargs))
         found: list[Any] = []  # one symbol for all outputs of a call
 
@@ -329,7 +329,7 @@ class Contract:
             if not found:
                 try:
                     context = torch.library.get_ctx()
-                except RuntimeError:  # meta tensors, where fake ones would have a context
+                except RuntimeError:  # meta tensors have no context, unlike fake ones
                     name = next(iter(self.tensors))
                     raise NotImplementedError(
                         f"detops.{call.name}: {name} on meta has no values, which decide the size "
@@ -349,10 +349,10 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def read(text: str) -> dict[str, Contract]:
-    """All contracts of a text as those in csrc/contract/*.contract are, by op."""
+    """Parses the text of csrc/contract/*.contract files and returns the contracts by op."""
     contracts: dict[str, Contract] = {}
-    checks: dict[str, list[str]] = {}  # of groups and ops
-    names: list[str] = []  # of those that the next lines are about
+    checks: dict[str, list[str]] = {}  # group or op -> lines
+    names: list[str] = []  # groups and ops that the next lines belong to
     below = False
     for line in _lines(text):
         if not line.startswith(" "):

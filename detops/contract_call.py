@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One call of an op as its contract sees it: shapes, dtypes, devices, and what names stand for."""
+"""Checks of one call against its contract: shapes, dtypes, devices and the values of names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 FLOAT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGER = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DISCRETE = (*INTEGER, torch.bool, torch.uint16, torch.uint32, torch.uint64)
-# What a class of dtypes holds, and how a message calls it.
+# The members of each class of dtypes, and its description in messages.
 CLASSES: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
     "float": (FLOAT.__contains__, "float32, float64, float16 or bfloat16"),
     "integer": (INTEGER.__contains__, "int64, int32, int16, int8 or uint8"),
@@ -48,8 +48,8 @@ def _is_integer(x: Any) -> bool:
     return _is_number(x)
 
 
-# For the types of a schema that hold numbers or text: which values PyTorch converts to it, and the
-# names of one and of several.
+# For each schema type of numbers or text: a predicate for the values that PyTorch converts to it,
+# and its name in messages, singular and plural.
 VALUES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "int": (_is_integer, "a 64-bit integer", "64-bit integers"),
     "float": (_is_number, "a number", "numbers"),
@@ -59,13 +59,13 @@ VALUES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 
 def compiled(text: str) -> CodeType:
-    """An expression, ready to be evaluated."""
+    """Compiles an expression."""
     return compile(text.strip(), "csrc/contract/*.contract", "eval")
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A size in the shape of a tensor: see csrc/contract/contract.h."""
+    """A size in the shape of a tensor; see csrc/contract/contract.h."""
 
     size: str
     code: CodeType | None
@@ -74,7 +74,7 @@ class Dimension:
 
 
 def dimensions_of(text: str) -> list[Dimension]:
-    """The sizes between the brackets of a shape."""
+    """Parses the sizes between the brackets of a shape."""
     found = []
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text):
         size, _, least = part.strip().partition(" >= ")
@@ -86,7 +86,7 @@ def dimensions_of(text: str) -> list[Dimension]:
 
 
 class Call:
-    """One call of an op: its arguments, and what names stand for."""
+    """One call of an op: its arguments, and the values of names."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Call:
         self.missing: set[str] = set()
         self.many: tuple[Any, ...] | None = None
         self.first: tuple[str, Tensor] | None = None
-        self.broken_bound = ""  # what messages add to the sizes that have bounds
+        self.broken_bound = ""  # what messages append to sizes with bounds
         self.functions = {
             "len": lambda x: len(x),
             "size": lambda x, d: x.size(d),
@@ -103,17 +103,17 @@ class Call:
         }
 
     def value(self, code: CodeType) -> Any:
-        """What an expression comes to."""
+        """Evaluates an expression."""
         names = {**self.functions, **self.arguments, **self.sizes}
         return eval(code, {"__builtins__": {}, "given": lambda x: x is not None}, names)
 
     def has_symbols(self, code: CodeType) -> bool:
-        """Whether an expression is about a size that is a symbol."""
+        """Returns whether an expression contains a symbolic size."""
         names = {**self.arguments, **self.sizes}
         return any(isinstance(names.get(name), torch.SymInt) for name in code.co_names)
 
     def require(self, condition: Any, message: Callable[[], str]) -> None:
-        """Raises where the condition does not hold; a condition on symbols is kept for later."""
+        """Raises unless the condition holds. A condition on symbols is deferred."""
         if isinstance(condition, bool) and condition:
             return
         torch._check(condition, lambda: f"detops.{self.name}: {message()}")
@@ -121,7 +121,7 @@ class Call:
     def expected(
         self, dimensions: list[Dimension], known: dict[str, Any], missing: set[str]
     ) -> str:
-        """A shape with what is known of it as numbers, and without what other tensors lack."""
+        """Formats a shape: known sizes as numbers, without dimensions that other tensors lack."""
 
         def pattern(all_of_them: bool) -> str:
             sizes: list[str] = []
@@ -143,7 +143,7 @@ class Call:
         return whole if whole == some else f"{some} or {whole}"
 
     def shape(self, name: str, x: Tensor, dimensions: list[Dimension]) -> None:
-        """Checks a tensor's shape, and gives its sizes the names that they do not have yet."""
+        """Checks a tensor's shape, and binds the names that have no size yet."""
         known = self.sizes | ({} if self.many is None else {"...": None})
         lacking = set(self.missing)
 
@@ -184,7 +184,7 @@ class Call:
                 self.sizes[d.size] = size
 
     def dtype_of(self, text: str) -> torch.dtype:
-        """The dtype that `as x`, `wide x y` or `int64` is."""
+        """Returns the dtype that `as x`, `wide x y` or `int64` stands for."""
         how, *names = text.split()
         if how not in ("as", "wide"):
             return getattr(torch, how)
@@ -199,7 +199,7 @@ class Call:
         return torch.promote_types(found, torch.float32) if how == "wide" else found
 
     def tensors(self) -> list[Tensor]:
-        """All tensors among the arguments."""
+        """Returns all tensors among the arguments."""
         found: list[Tensor] = []
         for x in self.arguments.values():
             found += [x] if isinstance(x, Tensor) else []
@@ -221,14 +221,14 @@ class Call:
         self.require(right, lambda: f"{name} must {expected}, got {dtype_name(x.dtype)}")
 
     def same_dtype(self, name: str, x: Tensor, first: Tensor) -> None:
-        """Checks that the tensors of a list share their dtype."""
+        """Checks that a tensor of a list has the dtype of the first."""
         shared, found = dtype_name(first.dtype), dtype_name(x.dtype)
         self.require(
             x.dtype == first.dtype, lambda: f"{name} must share one dtype ({shared}), got {found}"
         )
 
     def device(self, name: str, x: Tensor, on_cpu_too: bool) -> None:
-        """Checks that a tensor is where the first one is."""
+        """Checks that a tensor is on the device of the first, or on the CPU if allowed."""
         if self.first is None:
             self.first = name, x
         first, other = self.first
@@ -243,10 +243,10 @@ class Call:
 
 
 def check_dense(op: str, name: str, x: Any) -> None:
-    """Refuses what no op takes: no tensor, and sparse, mkldnn, quantized and nested tensors.
+    """Rejects anything but a tensor, and sparse, mkldnn, quantized and nested tensors.
 
     Raises:
-        RuntimeError: it is one of these.
+        RuntimeError: ``x`` is one of these.
     """
     if not isinstance(x, Tensor):
         raise RuntimeError(f"detops.{op}: {name} must be a tensor, got {type_name(x)}")
@@ -258,10 +258,10 @@ def check_dense(op: str, name: str, x: Any) -> None:
 
 
 def check_list(op: str, name: str, tensors: Any) -> None:
-    """Rejects what is no list, elements as :func:`check_dense` does, and elements on two devices.
+    """Rejects anything but a list of tensors on one device that pass :func:`check_dense`.
 
     Raises:
-        RuntimeError: it is one of these.
+        RuntimeError: ``tensors`` is anything else.
     """
     if not isinstance(tensors, (list, tuple)):
         got = type_name(tensors)
@@ -289,12 +289,12 @@ def described(x: Any) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
+    """Returns ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def shown(value: Any) -> str:
-    """A value as messages write it: 80 characters at most, and no NUL, where C ends a text."""
+    """Formats a value for messages: at most 80 characters, without NUL, which ends C strings."""
     if isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, Tensor):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The demonstration: trees found in a photograph, and the operators beside torchvision's."""
+"""The tree demo: finds crowns in a photograph, and times the operators against torchvision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .visualize import PALETTE, TRUTH_COLOUR, draw_detections, with_legend
 
 SHOWN_SCORE = 0.5
 SECONDS_PER_CASE = 1.0
-REPEATS = (3, 25)  # least and most
+REPEATS = (3, 25)  # minimum and maximum
 TOLERANCE = 1e-4
 
 Call = Callable[[], Any]
@@ -34,7 +34,7 @@ Call = Callable[[], Any]
 
 @dataclass
 class Case:
-    """Two ways to compute the same: ours, torchvision's, and what the result is held against."""
+    """One computation in detops and in torchvision, and the reference for the result."""
 
     name: str
     ours: Call
@@ -43,12 +43,12 @@ class Case:
 
 
 def run(output: Path, weights: Path, console: Console) -> None:
-    """Detects the crowns of val.jpg, draws them, rates them, and times the operators.
+    """Detects the crowns in val.jpg, draws and evaluates them, and times the operators.
 
     Args:
-        output: picture to write.
+        output: image to write.
         weights: checkpoint to detect with.
-        console: for the tables; its last line is the picture's path.
+        console: prints the tables, and the image's path on the last line.
     """
     dataset = CocoDetection(TREE_CROWNS / "val.json")
     detector = Detector.from_checkpoint(weights)
@@ -114,7 +114,7 @@ def _timings(cases: list[Case]) -> Table:
 
 
 def _medians(ours: Call, theirs: Call) -> tuple[float, float]:
-    """Seconds of each, taken in turn so that both meet the same state of the machine."""
+    """Returns the median seconds of each, timed in turn to expose both to the same load."""
     times: tuple[list[float], list[float]] = ([], [])
     began = time.perf_counter()
     least, most = REPEATS
@@ -129,7 +129,7 @@ def _medians(ours: Call, theirs: Call) -> tuple[float, float]:
 
 
 def _same(ours: Tensor, theirs: Tensor) -> bool:
-    """Index for index, or within the tolerance relative to the largest value."""
+    """Compares indices exactly, and floats within the tolerance relative to the largest value."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     if not ours.is_floating_point():

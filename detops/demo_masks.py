@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The demonstration of masks: shapes on a photograph that no training has seen."""
+"""The mask demo: finds shapes on photographs that were not used in training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .data import Shapes
 from .engine import Detector, evaluate
 from .visualize import colour_of, draw_detections, with_legend
 
-# Of the test photographs, and of a seed that neither training nor its evaluation uses.
+# Test photographs, and a seed that neither training nor its evaluation uses.
 UNSEEN: dict[str, Any] = {"split": "test", "seed": 2024}
 PICTURE: dict[str, Any] = {"size": (400, 600), "objects": 10}
 PICTURE_INDEX = 26
@@ -23,12 +23,12 @@ SHOWN_SCORE = 0.5
 
 
 def run(output: Path, weights: Path, console: Console) -> None:
-    """Finds shapes in a generated image, draws boxes and masks, and rates them on a small set.
+    """Finds shapes in a generated image, draws boxes and masks, and evaluates on a small set.
 
     Args:
-        output: picture to write.
+        output: image to write.
         weights: checkpoint to detect with.
-        console: for the table; its last line is the picture's path.
+        console: prints the table, and the image's path on the last line.
     """
     detector = Detector.from_checkpoint(weights)
     scene = Shapes(length=PICTURE_INDEX + 1, **PICTURE, **UNSEEN)

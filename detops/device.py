@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where to compute."""
+"""The device to compute on."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 
 
 def choose_device(device: str | torch.device | None = None) -> torch.device:
-    """The device that is asked for; by default the CUDA device if there is one, else the CPU.
+    """Returns the requested device; by default CUDA if available, else the CPU.
 
     Args:
         device: cpu, cuda, or cuda:<number>.
 
     Raises:
-        ValueError: it is none of these, or is not there.
+        ValueError: the device is none of these, or does not exist.
 
     Example:
         >>> choose_device("cpu")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Processes that train or evaluate together, as torchrun starts them.
+"""Communication between the processes that torchrun starts for training and evaluation.
 
-Everything here works in a process that runs alone too, and then does next to nothing. What talks
-to the other processes (all but `world_size`, `rank` and `is_main`) must be called by all of them,
-in the same order.
+Everything here also works in a single process, at almost no cost. All processes must call the
+functions that communicate (all except `world_size`, `rank` and `is_main`), in the same order.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ T = TypeVar("T")
 PATIENCE = 600  # seconds that the first process waits for the others
 FOR_EVER = timedelta(days=365)
 
-_store: dist.Store | None = None  # what the processes have in common
-_meetings = itertools.count()  # the same in all processes, as all make the same calls
+_store: dist.Store | None = None  # shared by all processes
+_meetings = itertools.count()  # equal in all processes, because all make the same calls
 
 
 @contextmanager
 def processes(device: str | torch.device | None = None) -> Iterator[torch.device]:
-    """Joins the processes that torchrun started, by its environment variables.
+    """Joins the processes that torchrun started, as its environment variables describe.
 
-    CPU tensors and objects travel by gloo, CUDA tensors by NCCL.
+    CPU tensors and objects are sent with gloo, CUDA tensors with NCCL.
 
     Args:
-        device: where to compute; CUDA if there is any by default. "cuda" gives each process of a
-            machine a device of its own.
+        device: device to compute on; by default CUDA if available. "cuda" gives each process on a
+            machine its own device.
 
     Yields:
         This process's device.
 
     Raises:
-        ValueError: a machine has fewer CUDA devices than processes, or one is asked for by number;
-            see also `choose_device`.
+        ValueError: a machine has fewer CUDA devices than processes, or several processes request a
+            device by number; see also `choose_device`.
 
     Example:
         >>> with detops.distributed.processes("cpu") as device:  # torchrun says how many
@@ -70,8 +69,8 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield place
-        # All leave together. One that leaves at once after its last message can abort: a thread
-        # that still holds the message's tensors meets an interpreter that is shutting down.
+        # All processes leave together. One that exits right after its last message can abort: a
+        # thread may still hold the message's tensors while the interpreter shuts down.
         dist.barrier()
     finally:
         _store = None
@@ -79,13 +78,13 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
 
 
 def _fresh_store() -> tuple[dist.Store, int, int]:
-    """A part of the processes' common store that no earlier attempt has written to; rank, size.
+    """Returns a fresh part of the shared store, the rank and the number of processes.
 
-    torchrun keeps one store over all restarts, and processes of a new attempt that read addresses
-    which those of the last one left there fail to connect. It counts restarts, but each machine
-    for itself (https://github.com/pytorch/pytorch/issues/135712). So the first process chooses a
-    name, and every other shows by a random number that it is no leftover itself, gets the name
-    under that number, and confirms it.
+    torchrun keeps one store over all restarts. Processes that read addresses left there by an
+    earlier attempt fail to connect. The restart count does not help, because each machine counts
+    separately (https://github.com/pytorch/pytorch/issues/135712). Rank 0 therefore chooses a random
+    name. Every other rank stores a random number to prove that it is part of this attempt, reads
+    the name stored under that number, and confirms it.
     """
     store, rank, size = next(rendezvous("env://"))
     name = mine = uuid.uuid4().hex
@@ -119,7 +118,7 @@ def _own_cuda_device(wanted: torch.device) -> torch.device:
 
 
 def world_size() -> int:
-    """How many processes there are; 1 alone.
+    """Returns the number of processes; 1 for a single process.
 
     Example:
         >>> world_size()
@@ -129,7 +128,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """This process's number; 0 alone.
+    """Returns the number of this process; 0 for a single process.
 
     Example:
         >>> rank()
@@ -139,7 +138,7 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes files and talks to the user.
+    """Returns whether this process is the one that writes files and prints to the user.
 
     Example:
         >>> is_main()
@@ -149,7 +148,7 @@ def is_main() -> bool:
 
 
 def on_main(function: Callable[[], T]) -> T:
-    """Calls a function in the main process; its result or its error is everyone's.
+    """Calls a function in the main process; all processes return its result or raise its error.
 
     Example:
         >>> on_main(lambda: 7)
@@ -170,7 +169,7 @@ def on_main(function: Callable[[], T]) -> T:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Everyone's value, by rank, in the main process; an empty list in the others.
+    """Returns the values of all processes by rank in the main process, and [] in the others.
 
     Example:
         >>> gather_objects(rank())
@@ -184,13 +183,13 @@ def gather_objects(value: T) -> list[T]:
 
 
 def shares(count: int, size: int) -> Iterator[range]:
-    """Shares the numbers 0..count out among the processes: who is ready gets the next ones.
+    """Distributes 0, ..., count - 1 among the processes: each gets more when it is ready.
 
-    A process that has got its last ones waits for the others, however long they take.
+    A process that has finished waits for the others, however long they take.
 
     Args:
-        count: how many there are; the same in all processes.
-        size: how many a process gets at a time.
+        count: how many numbers there are; equal in all processes.
+        size: how many numbers a process gets at a time.
 
     >>> list(shares(5, 2))
     [range(0, 2), range(2, 4), range(4, 5)]
@@ -205,12 +204,12 @@ def shares(count: int, size: int) -> Iterator[range]:
         yield range(start, min(start + size, count))
     if store:
         store.set(f"{name} done by {rank()}", "")
-        # Not a barrier: its patience may be at an end before a long video is.
+        # Not a barrier, which may time out before a long video ends.
         store.wait([f"{name} done by {each}" for each in range(world_size())], FOR_EVER)
 
 
 def mean(values: Tensor) -> Tensor:
-    """Mean over the processes of tensors of one shape.
+    """Returns the mean over all processes of tensors with the same shape.
 
     Example:
         >>> mean(torch.tensor([2.0]))
@@ -223,7 +222,7 @@ def mean(values: Tensor) -> Tensor:
 
 
 def maximum(values: Tensor) -> Tensor:
-    """Largest over the processes, element by element.
+    """Returns the elementwise maximum over all processes.
 
     Example:
         >>> maximum(torch.tensor([2.0]))
@@ -235,15 +234,16 @@ def maximum(values: Tensor) -> Tensor:
 
 
 def mean_count(count: int, like: Tensor) -> int | Tensor:
-    """What a sum of losses is divided by to be a mean over the samples of all processes.
+    """Returns the divisor that turns a sum of losses into a mean over the samples of all processes.
 
-    DistributedDataParallel averages gradients. With S_p the sum and n_p the count of process p of
-    P, the mean over p of S_p / (sum of n / P) is (sum of S) / (sum of n): the loss of one process
-    with all the samples. Dividing by n_p instead would weigh samples by where they happened to be.
+    DistributedDataParallel averages gradients. Let S_p be the sum and n_p the count of process p of
+    P. The mean over p of S_p / (sum of n / P) is (sum of S) / (sum of n), the loss of one process
+    with all the samples. Dividing by n_p instead would make the weight of a sample depend on its
+    process.
 
     Args:
-        count: samples of this process; may be 0, all of them may.
-        like: its device is used.
+        count: samples of this process; may be 0, even in all processes.
+        like: a tensor on the device to use.
 
     Example:
         >>> mean_count(8, torch.zeros(()))
@@ -257,11 +257,11 @@ def mean_count(count: int, like: Tensor) -> int | Tensor:
 
 
 def best_indices(scores: Tensor, count: int) -> Tensor:
-    """Which of this process's scores are among the best of all processes.
+    """Returns the indices of this process's scores that are among the best of all processes.
 
     Args:
         scores: ``[n]``; n may differ between processes.
-        count: how many are chosen in all.
+        count: how many to choose in total.
 
     Returns:
         int64 ``[k]``, best first.

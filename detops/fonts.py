@@ -10,21 +10,21 @@ import sys
 from PIL import ImageFont
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
-# Bitmaps of one size and pictures in colours are not for tags.
+# Tags need scalable fonts: no bitmaps, and no colour glyphs.
 PATTERN = ":charset={}:scalable=true:color=false:slant=0{}"
 REGULAR = ":weight=80"
-DIGITS = "0123456789."  # of the scores beside the names
+DIGITS = "0123456789."  # of the scores next to the names
 
 
 def font_for(text: str, size: float) -> Font:
-    """A font that has all characters of a text: Pillow's own, or one of the system.
+    """Returns a font with all characters of a text: Pillow's own, or one of the system.
 
-    Those of the system are asked for of fontconfig. Where none has all characters, that is told
-    once on stderr, and the text is drawn by Pillow's own, as boxes.
+    fontconfig finds the fonts of the system. If none has all characters, this is reported once on
+    stderr, and Pillow's own font draws the missing ones as boxes.
 
     Args:
-        text: to be drawn.
-        size: in pixels.
+        text: text to draw.
+        size: font size in pixels.
     """
     characters = "".join(sorted({c for c in text if not c.isascii() and c.isprintable()}))
     path = font_file(characters) if characters else None
@@ -38,13 +38,14 @@ def _loaded(path: str | None, size: float) -> Font:
 
 @functools.cache
 def font_file(characters: str) -> str | None:
-    """The file of a font of the system that has these characters; None where there is none."""
+    """Returns the file of a system font with these characters, or None if there is none."""
     codes = " ".join(f"{ord(character):x}" for character in characters + DIGITS)
     try:
         for weight in (REGULAR, ""):
             command = ["fc-list", PATTERN.format(codes, weight), "file"]
             listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            # Shortest first: the plain one of a family, before its condensed and serif relatives.
+            # Shortest name first: the regular font of a family, before its condensed and serif
+            # variants.
             files = sorted((line.partition(": ")[0] for line in listed.splitlines()), key=_plain)
             if files:
                 return files[0]

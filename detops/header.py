@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The text of `include/detops/ops.h`, made from the ops' schemas.
+"""Generates `include/detops/ops.h` from the schemas of the ops.
 
-``python -m detops.header > detops/include/detops/ops.h``. It has the ops that are kernels; those
-that are written with others, in Python, need Python.
+Run ``python -m detops.header > detops/include/detops/ops.h``. The header contains the ops with
+kernels. Composite ops are written in Python and not available in C++.
 """
 
 import re
@@ -43,7 +43,7 @@ def _parameter(kind: str, name: str, default: str) -> str:
         return text
     if default == "None":
         return f"{text} = std::nullopt"
-    if match := re.fullmatch(r"\w+\[(\d+)\]", kind):  # one number for all
+    if match := re.fullmatch(r"\w+\[(\d+)\]", kind):  # one default for all elements
         return f"{text} = {{{', '.join([default] * int(match[1]))}}}"
     default = default.replace("'", '"').replace("[", "{").replace("]", "}")
     return f"{text} = {default.lower() if kind == 'bool' else default}"
@@ -64,7 +64,7 @@ def _function(contract: Contract) -> str:
 
 
 def header() -> str:
-    """The header as it should be, but for where lines are broken."""
+    """Returns the text of the header, before clang-format breaks its lines."""
     kernels = [contract for contract in CONTRACTS.values() if contract.outputs]
     return _HEAD + "".join(map(_function, kernels)) + "\n}  // namespace detops\n"
 

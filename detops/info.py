@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is installed, and what it was built for."""
+"""Versions, devices and build settings of the installation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def collect() -> dict[str, str]:
-    """Versions, instruction set, threads and devices, by title."""
+    """Returns versions, instruction set, threads and devices by title."""
     from . import _C, __version__
 
     facts = {

@@ -1,16 +1,16 @@
-"""Tables that are written into pages, between two marks."""
+"""Writing of generated tables into pages, between two marks."""
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The comments around a table."""
+    """Returns the comments around a table."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def fill(page: str, name: str, table: str) -> str:
-    """A page's text with another table between its marks.
+    """Returns a page's text with a new table between its marks.
 
     Raises:
-        ValueError: the page lacks a mark, or has them in the other order.
+        ValueError: the page lacks a mark, or has them in the wrong order.
     """
     begin, end = marks(name)
     before, _, rest = page.partition(begin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Values from files in messages."""
+"""Formatting of values from files for messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 LONGEST_VALUE = 60  # characters
-MOST_BITS = 8 * LONGEST_VALUE  # of a whole number; Python refuses to write those of 4300 digits
+MOST_BITS = 8 * LONGEST_VALUE  # of an integer; Python raises for more than 4300 digits
 
 
 def shown(value: object) -> str:
-    """The beginning of a value's repr, however large the value is.
+    """Returns the beginning of a value's repr, however large the value is.
 
     >>> shown([[1, 2], {"a": "b" * 100}])
     "[[1, 2], {'a': 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb..."
@@ -21,7 +21,7 @@ def shown(value: object) -> str:
 
 
 def _pieces(value: object) -> Iterator[str]:
-    """A repr in pieces, of which each has a character and none has many more than are shown."""
+    """Yields a repr in nonempty pieces that are not much longer than the part that is shown."""
     if isinstance(value, str | bytes):
         yield repr(value[: LONGEST_VALUE + 1])
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The base of the public modules."""
+"""Base class of the public modules."""
 
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Module(nn.Module):
     """An ``nn.Module`` whose call has the types of its ``forward``.
 
-    PyTorch's declaration lets a module's call take and give anything.
+    In PyTorch's declaration, a call accepts and returns anything.
     """
 
     if TYPE_CHECKING:

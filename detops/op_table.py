@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The table of all ops, from their contracts: ``python -m detops.op_table docs/architecture.md``.
+"""Generates the table of all ops: ``python -m detops.op_table docs/contracts.md``.
 
-Without a page, prints it.
+The table comes from the contracts. Without a page, it is printed.
 """
 
 import re
@@ -18,8 +18,8 @@ BEGIN, END = marks("ops")
 
 
 def _arguments(contract: Contract, formals: str) -> str:
-    """With the dtype and shape of a tensor where the contract has them, else with the type."""
-    # Where an argument has two lines, the first says the dtype and names the sizes.
+    """Formats arguments with dtype and shape if the contract has them, else with the type."""
+    # If an argument has two lines, the first gives the dtype and names the sizes.
     lines = dict(reversed([line.split(": ", 1) for line in contract.tensor_lines]))
     cells = []
     for formal in re.split(r", (?![^\[]*\])", formals):
@@ -39,7 +39,7 @@ def _results(contract: Contract, result: str) -> str:
 
 
 def derivative_of(op: str) -> str:
-    """``yes``, ``of its parts`` where an op is made of other ops, or ``-``."""
+    """Returns ``yes``, ``of its parts`` for a composite op, or ``-``."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if op in DIFFERENTIABLE:
         return "yes"
@@ -47,7 +47,7 @@ def derivative_of(op: str) -> str:
 
 
 def table() -> str:
-    """The table as it should be."""
+    """Returns the table."""
     lines = ["| op | arguments | results | derivative |", "|---|---|---|---|"]
     for op, contract in CONTRACTS.items():
         formals, result = re.fullmatch(r"\w+\((.*)\) -> (.*)", contract.schema).groups()  # type: ignore[union-attr]

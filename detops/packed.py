@@ -1,4 +1,4 @@
-"""Layers whose weights are arranged for detops' products once, when they are made."""
+"""Layers that pack their weights for the matrix products of detops once, when constructed."""
 
 from typing import Any
 
@@ -8,24 +8,24 @@ from torch.nn import functional as F
 
 from . import _C
 
-# From so many channels on both sides, tiles cost less than the products that they save.
+# From this many input and output channels, tiles cost less than the products that they save.
 WINOGRAD_CHANNELS = 16
 
 
 def packs() -> bool:
-    """Whether the processor has vectors that make our convolutions quicker than PyTorch's."""
+    """Returns whether the CPU has vectors that make our convolutions faster than PyTorch's."""
     return _C.cpu_isa() in ("avx2", "avx512")
 
 
 class PackedConv2d(nn.Module):
-    """A convolution with what follows it, in one pass: a normalisation, a sum, a rectifier.
+    """A convolution fused with the normalisation, addition and ReLU that follow it.
 
     Args:
-        conv: the layer that it stands in for.
-        scale: per output, folded into the weights.
-        shift: per output, likewise.
-        relu: rectifies every result.
-        exact: no Winograd's algorithm.
+        conv: the layer to replace.
+        scale: factor per output channel, folded into the weights.
+        shift: offset per output channel, added to the bias.
+        relu: applies ReLU to every result.
+        exact: never uses Winograd's algorithm.
     """
 
     weight: Tensor
@@ -61,7 +61,7 @@ class PackedConv2d(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach())
 
     def forward(self, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
-        """``[N, C, H, W]`` to ``[N, O, h, w]``; ``add`` is of that size."""
+        """Convolves ``[N, C, H, W]`` to ``[N, O, h, w]``; ``add`` has the size of the result."""
         relu = relu or self.relu
         window: Any = self.stride, self.padding, self.dilation
         x = x.contiguous(memory_format=torch.channels_last)
@@ -74,7 +74,7 @@ class PackedConv2d(nn.Module):
         return F.relu_(y) if relu else y
 
     def extra_repr(self) -> str:
-        """What the layer's own representation says, and the algorithm."""
+        """Returns the arguments of the layer, and the algorithm."""
         channels = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         algorithm = "direct"
         if not self.packed:
@@ -85,13 +85,13 @@ class PackedConv2d(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, with a rectifier if wanted.
+    """A linear layer, optionally followed by ReLU.
 
     Args:
-        linear: the layer that it stands in for.
-        maps: the (channels, height, width) of the maps that its inputs are, flattened: it takes
-            the maps themselves, in channels_last without a copy.
-        relu: rectifies every result.
+        linear: the layer to replace.
+        maps: (channels, height, width) of the feature maps that ``linear`` receives flattened. This
+            layer takes the feature maps themselves, without a copy if they are channels_last.
+        relu: applies ReLU to every result.
     """
 
     weight: Tensor
@@ -113,7 +113,7 @@ class PackedLinear(nn.Module):
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, in_features]``, or the maps, to ``[N, out_features]``."""
+        """Projects ``[N, in_features]``, or the feature maps, to ``[N, out_features]``."""
         x = x.flatten(1) if self.maps is None else x.permute(0, 2, 3, 1).flatten(1)
         if not self.packed:
             y = F.linear(x, self.weight, self.bias)
@@ -125,16 +125,16 @@ class PackedLinear(nn.Module):
         return y.flatten(1)
 
     def extra_repr(self) -> str:
-        """What the layer's own representation says."""
+        """Returns the arguments of the layer."""
         return f"{self.in_features}, {self.out_features}, maps={self.maps}, relu={self.relu}"
 
 
 class PackedDeconv2d(nn.Module):
-    """A transposed convolution of 2x2 kernels with stride 2: four pixels for each, one product.
+    """A transposed convolution with 2x2 kernels and stride 2: four pixels for each, in one product.
 
     Args:
-        deconv: the layer that it stands in for.
-        relu: rectifies every result.
+        deconv: the layer to replace.
+        relu: applies ReLU to every result.
     """
 
     def __init__(self, deconv: nn.ConvTranspose2d, *, relu: bool = False) -> None:
@@ -147,14 +147,14 @@ class PackedDeconv2d(nn.Module):
         self.conv = PackedConv2d(conv, relu=relu)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` to ``[N, O, 2 H, 2 W]``."""
+        """Enlarges ``[N, C, H, W]`` to ``[N, O, 2 H, 2 W]``."""
         return in_squares(side_by_side(self.conv(x)))
 
 
 def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Weights ``[C, O, 2, 2]`` of a transposed convolution as those of single pixels.
+    """Turns weights ``[C, O, 2, 2]`` of a transposed convolution into those of a 1x1 convolution.
 
-    With stride 2, each pixel gives four: ``[4 O, C, 1, 1]``.
+    With stride 2, each pixel gives four, so the result is ``[4 O, C, 1, 1]``.
     """
     channels, outputs = weight.shape[:2]
     each = weight.permute(2, 3, 1, 0).reshape(4 * outputs, channels, 1, 1)
@@ -162,7 +162,7 @@ def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None
 
 
 def joined(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d | None:
-    """One convolution with the outputs of two of the same input, or None where there is none."""
+    """Returns one convolution that gives the outputs of two with the same input, or None."""
     if not (packable(first) and packable(second)):
         return None
     names = ("in_channels", "kernel_size", "stride", "padding", "dilation", "groups")
@@ -179,17 +179,17 @@ def joined(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d | None:
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """What :func:`fourfold` gives, ``[N, 4 O, H, W]``, as pixels in a row: ``[N, O, H, 4 W]``.
+    """Puts the pixels of :func:`fourfold` side by side: ``[N, 4 O, H, W]`` to ``[N, O, H, 4 W]``.
 
-    In channels_last it is a view. What is done to single pixels may be done here, before
-    :func:`in_squares` copies them.
+    The result is a view if ``x`` is channels_last. Pixelwise operations can be applied to it before
+    :func:`in_squares` copies the pixels.
     """
     n, outputs, height, width = x.size(0), x.size(1) // 4, x.size(2), x.size(3)
     return x.permute(0, 2, 3, 1).reshape(n, height, 4 * width, outputs).permute(0, 3, 1, 2)
 
 
 def in_squares(x: Tensor) -> Tensor:
-    """Brings four pixels of a row into their place: ``[N, C, H, 4 W]`` to ``[N, C, 2 H, 2 W]``."""
+    """Arranges four pixels of a row in a square: ``[N, C, H, 4 W]`` to ``[N, C, 2 H, 2 W]``."""
     n, channels, height, width = x.size(0), x.size(1), x.size(2), x.size(3) // 4
     rows = x.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2, channels)
     y = rows.transpose(2, 3).reshape(n, 2 * height, 2 * width, channels)
@@ -197,12 +197,12 @@ def in_squares(x: Tensor) -> Tensor:
 
 
 def heard(module: nn.Module) -> bool:
-    """Whether somebody listens to a module, and so it must be called as it is."""
+    """Returns whether a module has hooks, and so must be called unchanged."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def packable(layer: Any) -> bool:
-    """Whether a layer is what it looks like, and nobody listens to it."""
+    """Returns whether a layer is of a plain type that can be packed, and has no hooks."""
     if heard(layer) or layer.weight.dtype != torch.float32 or layer.weight.device.type != "cpu":
         return False
     if type(layer) is nn.Linear:

@@ -1,4 +1,4 @@
-"""What values the numbers of a config may have."""
+"""The valid ranges of the numbers in a config."""
 
 import math
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 
 class Range(NamedTuple):
-    """Finite numbers between two bounds; ``least`` belongs to it unless ``above``, ``most`` does.
+    """The finite numbers between two bounds.
 
-    ``most`` belongs to it unless ``below``.
+    ``least`` is included unless ``above`` is set, ``most`` unless ``below`` is set.
     """
 
     least: float = -math.inf
@@ -17,7 +17,7 @@ class Range(NamedTuple):
     below: bool = False
 
     def __contains__(self, number: object) -> bool:
-        """Whether the number is one of them; NaN and the infinite never are."""
+        """Returns whether the number is in the range; NaN and infinities never are."""
         if not isinstance(number, (int, float)) or not math.isfinite(number):
             return False
         over = number > self.least if self.above else number >= self.least
@@ -25,7 +25,7 @@ class Range(NamedTuple):
         return over and under
 
     def __str__(self) -> str:
-        """As an error says it."""
+        """Returns the range as errors describe it."""
         bounds = []
         if self.least > -math.inf:
             bounds.append(f"{'more than' if self.above else 'at least'} {self.least:g}")
@@ -50,7 +50,7 @@ RANGES: dict[Range, tuple[str, ...]] = {
         "MODEL.RETINANET.NMS_TH",
         "INPUT.PIXEL_MEAN",
     ),
-    # -1 leaves the choice to the other of the two.
+    # -1 leaves the choice to the other key.
     Range(-1): ("MODEL.GROUP_NORM.DIM_PER_GP", "MODEL.GROUP_NORM.NUM_GROUPS"),
     Range(0): (
         "SOLVER.PATIENCE",
@@ -180,7 +180,7 @@ RANGE_OF = {key: range for range, keys in RANGES.items() for key in keys}
 
 
 def outside(key: str, value: Any) -> Range | None:
-    """The range of the key, if a number of the value, however nested, is not in it."""
+    """Returns the range of the key if a number in the value, however nested, is outside it."""
     allowed = RANGE_OF.get(key)
     wrong = [] if allowed is None else [n for n in _numbers(value) if n not in allowed]
     if not wrong:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What Python adds to the ops of ``torch.ops.detops``: fake tensors, derivatives, compositions."""
+"""The Python part of ``torch.ops.detops``: fake kernels, autocast, derivatives, composite ops."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -45,7 +45,7 @@ _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch
 
 
 def in_float32(x: Any) -> Any:
-    """What autocast makes of an argument of an op that computes in float32."""
+    """Converts a half-precision argument to float32, as autocast does."""
     narrow = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
     return x.float() if narrow else x
 
@@ -61,7 +61,7 @@ def _autocast(op: str) -> Callable[..., Any]:
 
 
 for _op in IN_FLOAT32:
-    for _key in _AUTOCAST:  # not register_autocast: 2.11's keeps what was registered last for both
+    for _key in _AUTOCAST:  # not register_autocast: in 2.11, its last call sets both keys
         _LIBRARY.impl(_op, _autocast(_op), _key)
 
 
@@ -111,7 +111,7 @@ def is_watched() -> bool:
 
 
 def _requires_grad(args: Sequence[Any]) -> bool | None:
-    """Returns whether a tensor requires a gradient, or None if one has a subclass of Tensor."""
+    """Returns whether a tensor requires a gradient, or None if one is of a subclass of Tensor."""
     found = False
     for x in args:
         kind = type(x)
@@ -136,7 +136,7 @@ DIFFERENTIABLE: set[str] = set()
 
 
 def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
-    """Makes ``function`` what the op does where the dispatcher comes to ``key``."""
+    """Registers ``function`` as the op's kernel for a dispatch key."""
     defaults = tuple(formal.default_value for formal in _overload(op)._schema.arguments)
 
     def run(*args: Any) -> Any:
@@ -150,14 +150,14 @@ def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
     _LIBRARY.impl(op, run, key)
 
 
-# Above the keys of torch.func: there an autograd function finds its rules for transforms.
+# This key is above those of torch.func: there, an autograd function finds its transform rules.
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
 def _public(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the callable for the op's public function: ``run`` with errors explained.
 
-    In graphs of ``torch.compile`` and TorchScript it is the op.
+    Graphs of ``torch.compile`` and TorchScript contain the op itself.
     """
     overload = _overload(op)
 
@@ -190,7 +190,7 @@ def kernel(op: str) -> Callable[..., Any]:
 
 
 def constant(op: str) -> Callable[..., Any]:
-    """Makes an op's results constants, which never require a gradient."""
+    """Registers an op whose results never require a gradient."""
     below = kernel(op)
     implementation(op, "Autograd", below)
     return _public(op, below)
@@ -199,13 +199,13 @@ def constant(op: str) -> Callable[..., Any]:
 def derivative(
     op: str, function: Callable[..., Any], raw: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Makes ``function``, an autograd function over raw ops, the op's derivative.
+    """Registers ``function``, an autograd function over raw ops, as the op's derivative.
 
     Args:
-        op: its name.
-        function: what the op does for autograd.
-        raw: a raw op that gives the same. Autograd has no kernel for it, and need not be passed
-            over: small ops are quicker.
+        op: name of the op.
+        function: the op's implementation for autograd.
+        raw: a raw op with the same result. It has no autograd kernel to bypass, which makes small
+            calls faster.
     """
     DIFFERENTIABLE.add(op)
     return through_autograd(op, function, raw)
@@ -214,12 +214,13 @@ def derivative(
 def through_autograd(
     op: str, function: Callable[..., Any], raw: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Makes ``function`` what the op does for autograd; see :func:`derivative`.
+    """Registers ``function`` as the op's autograd kernel; see :func:`derivative`.
 
-    Calls have one shortcut. Where nothing in PyTorch watches, the dispatcher leads to ``function``,
-    or to the kernel where no gradient is required, and takes longer than small ops do. There the
-    public function calls the one or the other itself. "roi_align, 1 RoI" and "box_iou, 1 box" of
-    ``detops bench corners`` would take three times as long without it.
+    The public function has a shortcut. If nothing in PyTorch records or transforms the call, the
+    dispatcher only selects ``function``, or the kernel if no gradient is required, and takes longer
+    than a small op. The public function then calls one of them directly. Without the shortcut,
+    "roi_align, 1 RoI" and "box_iou, 1 box" of ``detops bench corners`` would take three times as
+    long.
     """
     run, below, kinds = _overload(op)._op, kernel(op), CONTRACTS[op].types
     quick = below if raw is None else raw
@@ -240,14 +241,14 @@ def through_autograd(
 
 
 def composition(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes ``function``, which calls other ops by their public functions, the whole op."""
+    """Registers ``function``, which calls the public functions of other ops, as a composite op."""
     for key in ("CompositeImplicitAutograd", _TRANSFORMS):
         implementation(op, key, function)
     return _public(op, function)
 
 
 def unscriptable(function: F) -> F:
-    """Makes TorchScript refuse ``function`` in one line, which says what to call instead."""
+    """Makes TorchScript reject ``function`` with one line that names the op to call instead."""
     name = function.__name__
     function.__script_unsupported = (  # type: ignore[attr-defined]
         f"detops.{name} cannot be scripted: call torch.ops.detops.{name}, which takes and gives "
@@ -257,10 +258,10 @@ def unscriptable(function: F) -> F:
 
 
 def buffered(op: str, function: Callable[..., Any]) -> None:
-    """Makes ``function``, which writes into its arguments, the whole op; it has no derivative.
+    """Registers ``function``, which writes into its arguments, as an op without a derivative.
 
-    The dispatcher would hand out copies of views of negated or conjugated elements, and a buffer
-    that takes its size would then have another than the copy.
+    Negated and conjugated views are passed through: the dispatcher would replace them with copies,
+    and resizing a copy would leave the caller's buffer unchanged.
     """
     implementation(op, "CompositeExplicitAutograd", function)
     for key in ("Negative", "Conjugate"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""YAML that anybody may have written."""
+"""Loading of untrusted YAML."""
 
 from typing import Any, ClassVar
 
@@ -9,10 +9,10 @@ LONGEST_NUMBER = 100  # characters
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses aliases, by which some hundred bytes make a value of gigabytes, and long numbers."""
+    """Rejects long numbers, and aliases, which can expand a few hundred bytes to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node of the text."""
+        """Returns a node of the text."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             problem = f"found the alias *{event.anchor[:LONGEST_NUMBER]}; write out what it means"
@@ -38,16 +38,16 @@ class TextLoader(Loader):
 
 
 def parse_yaml(text: str, loader: type[Loader] = Loader) -> Any:
-    """The values of a text in YAML, of which nothing is run.
+    """Parses YAML without executing any of it.
 
     Raises:
-        yaml.YAMLError: it is none.
+        yaml.YAMLError: the text is not valid YAML.
     """
     try:
         return yaml.load(text, loader)
-    # Brackets without an end exhaust the stack, and dates may have numbers that no calendar has.
+    # Endless brackets exhaust the stack, and dates may not exist in the calendar.
     except (RecursionError, ValueError, OverflowError) as error:
         raise yaml.YAMLError(str(error)) from error
-    # PyYAML relies on tags: `!!bool foo` and `!!int ''` fail wherever they do.
+    # PyYAML trusts tags: `!!bool foo` and `!!int ''` raise whatever the conversion raises.
     except (LookupError, AttributeError, TypeError) as error:
         raise yaml.YAMLError("a value is not what its tag says") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The text of `_C.pyi`, made from the ops' schemas: ``python -m detops.stub > detops/_C.pyi``."""
+"""Generates `_C.pyi` from the schemas of the ops: ``python -m detops.stub > detops/_C.pyi``."""
 
 import re
 
@@ -31,7 +31,7 @@ _TYPES |= {"str": "str", "number": "float"}
 
 
 def _python_type(kind: str) -> str:
-    kind = re.sub(r"\([a-z]!?\)", "", kind)  # what is written, or shares memory
+    kind = re.sub(r"\([a-z]!?\)", "", kind)  # annotations of writes and aliases
     if kind.endswith("?"):
         return f"{_python_type(kind[:-1])} | None"
     if match := re.fullmatch(r"(\w+)\[\d*\]", kind):
@@ -40,13 +40,13 @@ def _python_type(kind: str) -> str:
 
 
 def _python_default(text: str, kind: str) -> str:
-    if "[" in kind and "[" not in text:  # one number for all
+    if "[" in kind and "[" not in text:  # one default for all elements
         return f"({', '.join([text] * int(re.findall(r'[0-9]+', kind)[0]))})"
     return text.replace("'", '"')
 
 
 def signature(schema: str) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
-    """Of a schema each argument as (type, name, default), each result as (type, name)."""
+    """Splits a schema into arguments (type, name, default) and results (type, name)."""
     formals, result = re.fullmatch(r"\w+\((.*)\) -> (.*)", schema).groups()  # type: ignore[union-attr]
     arguments = []
     for formal in re.split(r", (?![^\[]*\])", formals):
@@ -59,7 +59,7 @@ def signature(schema: str) -> tuple[list[tuple[str, str, str]], list[tuple[str, 
 
 
 def stub() -> str:
-    """The stub as it should be."""
+    """Returns the text of the stub."""
     lines = [_HEAD]
     for contract in CONTRACTS.values():
         arguments, results = signature(contract.schema)

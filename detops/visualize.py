@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pictures of detections."""
+"""Drawing of detections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from .data.image import load_image
 from .fonts import Font, font_for
 
-# Bright on vegetation, asphalt and skin alike, and far from one another in hue.
+# Bright on vegetation, asphalt and skin alike, with hues far from each other.
 PALETTE = (
     (255, 193, 7),
     (255, 87, 100),
@@ -27,7 +27,7 @@ PALETTE = (
     (230, 230, 120),
 )
 GOLDEN_SECTION = (5**0.5 - 1) / 2
-# COCO's seventeen points of a person: which of them, from 0, a line joins.
+# The pairs of COCO's seventeen person keypoints, counted from 0, that lines join.
 PERSON_SKELETON = (
     *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8)),
     *((7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),
@@ -36,10 +36,10 @@ PERSON_POINTS = 17
 POINT_RIM = (20, 20, 20, 255)
 TRUTH_COLOUR = (0, 229, 255)
 FILL_ALPHA, CONTOUR_ALPHA = 90, 255  # of masks
-SMALL_SIDE = 1200  # pixels; pictures no larger than this are enlarged, so that tags can be read
+SMALL_SIDE = 1200  # pixels; images up to this size are enlarged to make tags legible
 SMOOTHING = 2  # shapes are drawn this much larger and reduced, which smooths their edges
-FAR = 2.0**28  # outside of every picture; four times as much is still an int of Pillow's
-SMOOTHED_PIXELS = 12_000_000  # above this the overlay would cost more memory than it is worth
+FAR = 2.0**28  # outside every image; four times this still fits Pillow's int
+SMOOTHED_PIXELS = 12_000_000  # above this, smoothing takes too much memory
 
 
 def draw_detections(
@@ -57,33 +57,35 @@ def draw_detections(
     tags: bool = True,
     enlarge: bool = True,
 ) -> Image.Image:
-    """Draws boxes on an image, and masks and keypoints where there are any.
+    """Draws boxes, and optionally masks and keypoints, on an image.
 
     Args:
-        image: anything `load_image` takes.
+        image: anything that `load_image` accepts.
         boxes: [n, 4] xyxy in the image's pixels.
         scores: [n], written on small tags.
-        labels: [n], colour the boxes and masks.
-        names: names of the n boxes, written on the tags, in a font of the system where Pillow's own
-            does not have their script.
-        ground_truth: [m, 4] xyxy, drawn thin in a colour of its own.
+        labels: [n], which select the colours of boxes and masks.
+        names: names of the n boxes, written on the tags. If Pillow's own font lacks their script, a
+            font of the system is used.
+        ground_truth: [m, 4] xyxy, drawn with thin lines in a separate colour.
         masks: bool or uint8 [n, H, W] or [n, 1, H, W] in the image's pixels, drawn translucent with
             a contour.
-        keypoints: [n, k, 3] as (x, y, visibility) in the image's pixels; not drawn where the
-            visibility is not positive.
-        skeleton: pairs of keypoints, from 0, that lines join; by default those of COCO's persons
-            if there are as many keypoints, else none.
-        line_width: of the boxes, in pixels of the picture; by default it grows with the picture.
-        tags: whether there are any.
-        enlarge: whether small images become pictures of twice their size, so that tags can be read.
+        keypoints: [n, k, 3] as (x, y, visibility) in the image's pixels; drawn if the visibility is
+            positive.
+        skeleton: pairs of keypoints, counted from 0, to join by lines. By default that of COCO
+            persons if there are 17 keypoints, else none.
+        line_width: line width of the boxes, in pixels of the result; by default it grows with the
+            result.
+        tags: whether to draw tags.
+        enlarge: whether to double the size of small images, which makes tags legible.
 
     Returns:
-        An RGB picture.
+        An RGB image.
 
     Raises:
         ImageError: the image cannot be read.
-        ValueError: boxes are not [n, 4], scores, labels or names are not n, masks are not n of the
-            image's size, keypoints are not [n, k, 3] or not finite, or the skeleton is of others.
+        ValueError: boxes are not [n, 4] or not finite; scores, labels or names are not n; masks are
+            not n of the image's size; keypoints are not [n, k, 3] or not finite; or the skeleton
+            has other keypoints.
 
     Example:
         >>> image, boxes = torch.zeros(3, 40, 60), torch.tensor([[5.0, 5, 30, 30]])
@@ -110,16 +112,16 @@ def draw_detections(
     smoothing = SMOOTHING if picture.width * picture.height <= SMOOTHED_PIXELS else 1
     overlay = Image.new("RGBA", (picture.width * smoothing, picture.height * smoothing))
     draw = ImageDraw.Draw(overlay)
-    # Line and text grow with the picture, from what is legible on one of a thousand pixels.
+    # Lines and text grow with the image, from a size that is legible at a thousand pixels.
     unit = smoothing * max(1.0, max(picture.size) / 2000)
     line = round(2 * unit) if line_width is None else max(1, round(line_width * smoothing))
 
-    # Pillow visits all pixels of a rectangle's sides, however far outside they are.
+    # Clamped: Pillow visits all pixels of a rectangle's sides, however far outside they are.
     width = round(unit)
     beyond = torch.tensor(overlay.size).repeat(2) + 2 * width
     for box in (truth * scale * smoothing).clamp(min=-2 * width).minimum(beyond).tolist():
         draw.rectangle(_ordered(box), outline=(*TRUTH_COLOUR, 220), width=width)
-    # Lowest score first, so that the surest boxes and tags lie on top.
+    # Lowest score first, so that the boxes and tags with the highest scores end up on top.
     order = range(len(boxes)) if scores is None else scores.argsort().tolist()
     colours = [PALETTE[0]] * len(boxes)
     if labels is not None:
@@ -155,15 +157,14 @@ def draw_detections(
 
 
 def with_legend(picture: Image.Image, entries: Mapping[str, tuple[int, int, int]]) -> Image.Image:
-    """A picture below a strip that says what its colours mean.
+    """Puts a strip with a legend of the colours above an image.
 
     Args:
-        picture: RGB.
-        entries: colours by what they mean, from left to right.
+        picture: RGB image.
+        entries: colours by their meaning, from left to right.
 
     Returns:
-        A picture as wide, and as much higher as the strip needs: lines of text, as many as the
-        entries take.
+        An image of the same width, and higher by the lines of text that the entries need.
 
     Example:
         >>> picture = Image.new("RGB", (300, 200))
@@ -192,7 +193,7 @@ def with_legend(picture: Image.Image, entries: Mapping[str, tuple[int, int, int]
 
 
 def colour_of(label: int) -> tuple[int, int, int]:
-    """The colour of a class, from 1: of `PALETTE`, and beyond it one of its own for each.
+    """Returns the colour of a class, counted from 1: from `PALETTE`, or a unique one beyond it.
 
     Example:
         >>> len({colour_of(label) for label in range(1, 1001)})
@@ -200,8 +201,8 @@ def colour_of(label: int) -> tuple[int, int, int]:
     """
     if 1 <= label <= len(PALETTE):
         return PALETTE[label - 1]
-    # By the golden section hues never come near one another soon; what no fraction makes whole
-    # keeps the strengths from going with them.
+    # Steps of the golden section keep the hues of nearby labels apart. Irrational steps keep
+    # saturation and value from following the hue.
     saturation, value = 0.45 + 0.5 * (label * 2**0.5 % 1), 0.75 + 0.25 * (label * 3**0.5 % 1)
     red, green, blue = colorsys.hsv_to_rgb(label * GOLDEN_SECTION % 1, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -210,12 +211,12 @@ def colour_of(label: int) -> tuple[int, int, int]:
 def contact_sheet(
     pictures: Sequence[Image.Image], columns: int = 4, width: int = 1920
 ) -> Image.Image:
-    """Pictures in rows and columns, each made to fit into a square.
+    """Arranges images in rows and columns, each scaled to fit into a square.
 
     Args:
-        pictures: of any sizes; of none the sheet is one empty square.
-        columns: how many side by side, at most.
-        width: of the sheet, pixels.
+        pictures: images of any size; without any, the sheet is one empty square.
+        columns: maximum number of columns.
+        width: width of the sheet in pixels.
 
     Example:
         >>> contact_sheet([Image.new("RGB", (9, 9))] * 3, columns=2, width=20).size
@@ -233,13 +234,13 @@ def contact_sheet(
 def _draw_mask(
     overlay: Image.Image, mask: np.ndarray, colour: tuple[int, int, int], scale: int, line: int
 ) -> None:
-    """Fills a mask and lines it inside, enlarged; it replaces what the overlay had there."""
+    """Draws an enlarged mask with an inner contour; replaces what the overlay had there."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     if len(rows) == 0:
         return
     top, left = rows[0], columns[0]
     cut = mask[top : rows[-1] + 1, left : columns[-1] + 1]
-    # A rim of zeros, so that the contour closes where the mask touches its box.
+    # A border of zeros closes the contour where the mask touches its box.
     shape = Image.fromarray(np.pad(cut, 1).astype(np.uint8) * 255)
     size = (shape.width * scale, shape.height * scale)
     shape = shape.resize(size, Image.Resampling.BICUBIC).point(lambda value: 255 * (value >= 128))
@@ -279,8 +280,8 @@ def _draw_tag(
     left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
     width, height = right - left + 2 * pad, bottom - top + 2 * pad
     x, y = corners[0], corners[1] - height
-    # A tag sits on its box; at the upper border there is room only inside, at the right one it
-    # moves back into the picture.
+    # A tag sits on top of its box. At the upper border it moves into the box, and at the right
+    # border back into the image.
     y = corners[1] if y < 0 else y
     x = max(0, min(x, draw.im.size[0] - width))
     draw.rounded_rectangle((x, y, x + width, y + height), radius=2 * unit, fill=(*colour, 225))
@@ -322,6 +323,6 @@ def _checked_keypoints(keypoints: Tensor, count: int) -> Tensor:
 
 
 def _ordered(box: list[float]) -> list[float]:
-    """Corners in the order Pillow insists on, whatever a detector made of them."""
+    """Returns the corners in the order that Pillow requires, whatever a detector returned."""
     x1, y1, x2, y2 = box
     return [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The benchmarks: every op against torchvision's and plain PyTorch, in one process."""
+"""Benchmarks of every op against torchvision and plain PyTorch, in one process."""

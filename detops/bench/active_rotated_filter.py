@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of active_rotated_filter against index_select, as one writes it in PyTorch."""
+"""Benchmarks of active_rotated_filter against index_select."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .case import Case, gradients
 
 OPS = ("active_rotated_filter",)
 
-# Planes of output and input, and rows of a filter; of 8 orientations in 8 rotations each.
+# Output planes, input planes and filter rows. Each filter has 8 orientations and 8 rotations.
 SIZES = ((256, 32, 3), (32, 32, 3), (64, 64, 1), (2, 3, 3))
 ORIENTATIONS = ROTATIONS = 8
 
 
 def plain_active_rotated_filter(input: Tensor, source: Tensor) -> Tensor:
-    """The weights of each place, one filter after the other: ``source`` [rotations, places]."""
+    """Gathers rotated filters; ``source`` ``[rotations, entries]`` indexes a filter's weights."""
     outputs, inputs = input.shape[:2]
     turned = input.flatten(2).index_select(2, source.flatten())
     turned = turned.view(outputs, inputs, len(source), -1).transpose(1, 2)
@@ -27,7 +27,7 @@ def plain_active_rotated_filter(input: Tensor, source: Tensor) -> Tensor:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for outputs, inputs, rows in SIZES:
         x = torch.randn(outputs, inputs, ORIENTATIONS, rows, rows, generator=generator).to(device)

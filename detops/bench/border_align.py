@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of border_align against grid_sample, which is how one writes it in PyTorch."""
+"""Benchmarks of border_align against grid_sample."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .case import Case, gradients
 OPS = ("border_align",)
 
 POOL = 10
-# Channels of a border, height and width; a box for each pixel.
+# Channels per border, height and width. There is one box per pixel.
 SIZES = ((128, 50, 84), (128, 13, 21), (1, 50, 84), (8, 4, 5))
 
 
 def plain_border_align(input: Tensor, boxes: Tensor) -> Tensor:
-    """All samples at once, a border as one image, then their maxima; zeros begin at the border."""
+    """Samples each border as one image, then takes maxima; zero padding starts at the border."""
     images, planes, height, width = input.shape
     steps = torch.arange(POOL + 1, device=input.device) / POOL
     x1, y1, x2, y2 = boxes.unsqueeze(-1).unbind(2)
@@ -35,7 +35,7 @@ def plain_border_align(input: Tensor, boxes: Tensor) -> Tensor:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for channels, height, width in SIZES:
         count = height * width

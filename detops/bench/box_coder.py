@@ -17,7 +17,7 @@ WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     from torchvision.models.detection._utils import BoxCoder
 
     generator = torch.Generator().manual_seed(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of box_iou and related overlaps, of all pairs and of matched ones; match_boxes."""
+"""Benchmarks of match_boxes, box_iou and related overlaps, for all pairs and for matched pairs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ OPS = ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou",
 
 
 def plain_iof(boxes1: Tensor, boxes2: Tensor) -> Tensor:
-    """The intersection over the area of the first boxes, as one writes it in PyTorch."""
+    """Computes intersection over the area of the first box in plain PyTorch."""
     low = torch.maximum(boxes1[:, None, :2], boxes2[:, :2])
     high = torch.minimum(boxes1[:, None, 2:], boxes2[:, 2:])
     return (high - low).clamp(min=0).prod(2) / (boxes1[:, 2:] - boxes1[:, :2]).prod(1)[:, None]
 
 
 def plain_aligned(boxes1: Tensor, boxes2: Tensor) -> Tensor:
-    """The IoU of matched boxes, as one writes it in PyTorch."""
+    """Computes the IoU of matched pairs in plain PyTorch."""
     low = torch.maximum(boxes1[:, :2], boxes2[:, :2])
     high = torch.minimum(boxes1[:, 2:], boxes2[:, 2:])
     meet = (high - low).clamp(min=0).prod(1)
@@ -63,7 +63,7 @@ def _modes(generator: torch.Generator, device: torch.device) -> Iterator[Case]:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     import torchvision
 
     generator = torch.Generator().manual_seed(0)

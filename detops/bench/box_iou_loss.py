@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of the losses of matched boxes."""
+"""Benchmarks of the IoU losses on matched boxes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _backward(loss: Loss, boxes1: Tensor, boxes2: Tensor) -> Call:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     import torchvision
 
     generator = torch.Generator().manual_seed(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of carafe against unfold, which is how one writes it in PyTorch."""
+"""Benchmarks of carafe against unfold."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .case import Case, gradients
 
 OPS = ("carafe",)
 
-# Images, channels, height, width, kernel, groups and scale: levels of a pyramid, a mask head, other
-# kernels, one channel.
+# Images, channels, height, width, kernel, groups and scale: pyramid levels, a mask head, other
+# kernels and a single channel.
 SIZES = (
     (1, 256, 50, 76, 5, 1, 2),
     (1, 256, 13, 19, 5, 1, 2),
@@ -27,7 +27,7 @@ SIZES = (
 
 
 def plain_carafe(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
-    """All weighted features at once, pixel by pixel of the result."""
+    """Computes the weighted sum over unfolded neighbourhoods, one per output pixel."""
     images, channels, height, width = features.shape
     around = F.unfold(features, kernel, padding=kernel // 2)
     around = around.view(images, groups, channels // groups, kernel**2, height, 1, width, 1)
@@ -37,7 +37,7 @@ def plain_carafe(features: Tensor, masks: Tensor, kernel: int, groups: int, scal
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for images, channels, height, width, *sizes in SIZES:
         kernel, groups, scale = sizes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a benchmark is, and the inputs that several share."""
+"""The benchmark case, and input generators that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Call = Callable[[], Any]
 
 @dataclass
 class Case:
-    """One row: the same work three ways.
+    """One row of the table: the same work in up to three implementations.
 
-    ``bytes`` is what must be read and written at least, ``flops`` what must be computed at least;
-    ``quick`` marks the rows that a short run takes, ``series`` the plot's line that the row with
-    ``size`` boxes is a point of, ``bandwidth`` what should take as long as moving ``bytes`` does:
-    too large for a cache, and with little arithmetic.
+    ``bytes`` and ``flops`` are lower bounds on memory traffic and arithmetic. ``quick`` marks the
+    rows of a short run. ``series`` and ``size``, the number of boxes, place the row in the plot.
+    ``bandwidth`` marks cases that should run at memory bandwidth: too large for a cache, and with
+    little arithmetic.
     """
 
     op: str
@@ -39,7 +39,7 @@ class Case:
 
 
 def clustered(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
-    """About 20 boxes around each of ``count / 20`` objects, with random scores."""
+    """Returns about 20 boxes around each of ``count / 20`` objects, with random scores."""
     objects = max(1, count // 20)
     centre = torch.rand(objects, 2, generator=generator) * 1000
     of = torch.randint(0, objects, (count,), generator=generator)
@@ -50,7 +50,7 @@ def clustered(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
-    """Boxes of 10 to 100 pixels anywhere in 1,000 x 1,000."""
+    """Returns boxes of 10 to 100 pixels, uniform in a 1,000 x 1,000 image, with random scores."""
     centre = torch.rand(count, 2, generator=generator) * 1000
     side = 10 + torch.rand(count, 2, generator=generator) * 90
     boxes = torch.cat([centre - side / 2, centre + side / 2], 1)
@@ -58,7 +58,7 @@ def uniform(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
 
 
 def dense(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
-    """A dense detector's output: from everywhere, boxes around the nearest of 100 objects."""
+    """Returns a dense detector's output: boxes near the objects closest to random positions."""
     centre = torch.rand(100, 2, generator=generator) * 1000
     size = torch.exp(torch.rand(100, 2, generator=generator) * 2 + 3)
     place = torch.rand(count, 2, generator=generator) * 1000
@@ -70,7 +70,7 @@ def dense(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
 
 
 def proposals(generator: torch.Generator, count: int, width: int, height: int) -> Tensor:
-    """Boxes of 16 to 540 pixels within the picture, as many small ones as large ones."""
+    """Returns boxes of about 16 to 540 pixels clipped to the image, with log-uniform sizes."""
     size = torch.exp(torch.rand(count, 1, generator=generator) * 3.5 + 2.8)
     side = size * torch.exp(torch.randn(count, 2, generator=generator) * 0.3)
     extent = torch.tensor([width, height])
@@ -80,12 +80,12 @@ def proposals(generator: torch.Generator, count: int, width: int, height: int) -
 
 
 def gradients(output: Tensor, leaves: Tensor | Sequence[Tensor], grad: Tensor) -> Call:
-    """A backward pass that can be repeated, to all that it gives."""
+    """Returns a repeatable backward pass from ``output`` to ``leaves``."""
     return lambda: torch.autograd.grad(output, leaves, grad, retain_graph=True)
 
 
 def plain_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
-    """IoU as one writes it in PyTorch."""
+    """Computes the IoU of all pairs in plain PyTorch."""
     low = torch.maximum(boxes1[:, None, :2], boxes2[:, :2])
     high = torch.minimum(boxes1[:, None, 2:], boxes2[:, 2:])
     meet = (high - low).clamp(min=0).prod(2)

@@ -16,7 +16,7 @@ OPS = ("chamfer_distance",)
 
 
 def plain(points1: Tensor, points2: Tensor) -> tuple[Tensor, ...]:
-    """As one writes it in PyTorch."""
+    """Computes the chamfer distance in plain PyTorch."""
     square = (points1[:, :, None] - points2[:, None]).square().sum(-1)
     dist1, idx1 = square.min(2)
     dist2, idx2 = square.min(1)
@@ -24,7 +24,7 @@ def plain(points1: Tensor, points2: Tensor) -> tuple[Tensor, ...]:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     on_gpu = device.type == "cuda"
     for sets, n, m in ((1, 9, 9), (256, 40, 40), (2, 2000, 1500), *(((2000, 40, 40),) * on_gpu)):

@@ -32,21 +32,21 @@ def run(
     console: Console,
     messages: Console,
 ) -> None:
-    """Times the ops, prints the table, and writes what was asked for.
+    """Times the ops, prints the table, and writes the requested files.
 
     Args:
-        ops: beginnings of op names, or modules of benchmarks; all without any.
+        ops: prefixes of op names, or names of benchmark modules; empty for all.
         output: folder for ``<device>.json``, ``<device>.md`` and the plots.
-        threads: numbers of threads, one and all by default; on a GPU there is only one row.
-        quick: a choice of cases.
-        device: where to run.
-        only: with the op ``corners``, beginnings of the names of ops whose corners are measured.
-        console: for the table.
-        messages: for progress.
+        threads: thread counts, by default one and the maximum; a GPU uses only the smallest.
+        quick: run a subset of the cases.
+        device: the device to run on.
+        only: with the op ``corners``, prefixes of the names of the ops to measure.
+        console: console for the table.
+        messages: console for progress.
 
     Raises:
-        ValueError: an unknown op, or an option that corners do not have.
-        ImportError: no torchvision to compare with.
+        ValueError: an unknown op, or an option that corners do not support.
+        ImportError: torchvision is missing.
     """
     place = choose_device(device or "cpu")
     if ops == ["corners"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a row of `detops bench corners` calls: ours, and what it is compared with."""
+"""The two calls that a row of `detops bench corners` compares: ours and the baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYRAMID = ("0", "1", "2", "3")
 
 
 def _rois(corner: Corner, generator: torch.Generator) -> Tensor:
-    """``[K, 5]``: squares within the map, spread over the images."""
+    """Returns square RoIs ``[K, 5]`` within the feature map, spread over the images."""
     side = corner.roi_side()
     corners = torch.rand(corner.rois, 2, generator=generator) * (corner.side - side)
     image = torch.arange(corner.rois).view(-1, 1) % corner.images
@@ -27,7 +27,7 @@ def _rois(corner: Corner, generator: torch.Generator) -> Tensor:
 
 
 def _through_float32(call: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
-    """What torchvision's users write for a dtype that its op does not take."""
+    """Casts to float32 and back, as callers of torchvision must for dtypes its op lacks."""
 
     def wide(first: Tensor, *rest: Any) -> Any:
         out = call(first.float(), *rest)
@@ -43,7 +43,7 @@ def _multiscale(corner: Corner, x: Tensor, rois: Tensor, grad: Tensor) -> tuple[
     levels = [torch.nn.functional.avg_pool2d(x.float(), 1 << i) for i in range(len(PYRAMID))]
     maps = [m.to(x.dtype).contiguous(memory_format=form) for m in levels]
     size, sampling = corner.size, corner.sampling
-    # In a picture of 4 * side pixels.
+    # The image has 4 * side pixels per side.
     boxes, shapes = [4 * rois[:, 1:]], [(4 * corner.side, 4 * corner.side)]
     leaves = [m.requires_grad_(corner.direction == "backward") for m in maps]
     wide = leaves if x.dtype == torch.float32 else [m.detach().float() for m in maps]
@@ -124,7 +124,7 @@ def _format(corner: Corner) -> torch.memory_format:
 
 
 def calls(corner: Corner) -> tuple[Call, Call]:
-    """Ours and theirs on the same inputs."""
+    """Returns our call and the baseline on the same inputs."""
     generator = torch.Generator().manual_seed(0)
     dtype, form = getattr(torch, corner.dtype), _format(corner)
     shape = (corner.images, corner.map_channels(), corner.side, corner.side)
@@ -144,7 +144,7 @@ def _with_gradient(call: Callable[..., Any], input: Tensor, *others: Any) -> Cal
 
 
 def tiny() -> Iterator[Case]:
-    """Public functions on 1 and 10 boxes and 1 RoI: what a call costs."""
+    """Yields public functions on 1 and 10 boxes and 1 RoI, to measure the overhead of a call."""
     import torchvision.ops as theirs
 
     generator = torch.Generator().manual_seed(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of corner_pool against torch.cummax, with which mmcv computes it."""
+"""Benchmarks of corner_pool against torch.cummax, which mmcv uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = ((1, 128, 128, 128), (2, 128, 32, 32), (1, 1, 128, 128), (1, 2, 5, 6))
 
 
 def plain_corner_pool(input: Tensor, mode: str) -> Tensor:
-    """The largest so far, of a map that is turned where the way is from the end."""
+    """Computes the running maximum; flips the feature map for modes that scan from the end."""
     dim, back = (2 if mode in ("top", "bottom") else 3), mode in ("top", "left")
     turned = input.flip(dim) if back else input
     pooled = torch.cummax(turned, dim).values
@@ -25,7 +25,7 @@ def plain_corner_pool(input: Tensor, mode: str) -> Tensor:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for size in SIZES:
         for mode in ("top", "bottom", "left", "right"):

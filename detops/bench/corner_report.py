@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Times and weighs the rows of `detops bench corners`, and writes them down.
+"""Measures time and memory of the rows of `detops bench corners`, and reports them.
 
-Times are the processor's, of the one thread that works: what else the machine does disturbs them
-least.
+Times are CPU times of the one working thread, which other load on the machine disturbs least.
 """
 
 from __future__ import annotations
@@ -30,16 +29,19 @@ from .memory import FORGET, forget_most, most_resident
 from .report import stem_of
 from .run import Machine, machine_of
 
-BLOCK_SECONDS = 0.004  # of one version, before it is the other's turn
+BLOCK_SECONDS = 0.004  # length of a block of calls before the other version runs
 LEAST_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 0.4, 5, 60
-ROUNDS_AGAIN = 25  # of a row that came out below a floor
-LEAST_BYTES = 1 << 20  # below it, a peak is pages of the allocator rather than of the op
+ROUNDS_AGAIN = 25  # for a row that came out below a floor
+LEAST_BYTES = 1 << 20  # smaller peaks measure the allocator's pages rather than the op
 FLOOR, NOISY_FLOOR, MOST_MEMORY = 1.0, 0.9, 2.0
 
 
 @dataclass
 class Row:
-    """Medians in seconds; ``spread`` are the quartiles of the ratios of single rounds."""
+    """One row of the report.
+
+    Times are medians in seconds. ``spread`` holds the quartiles of the ratios of single rounds.
+    """
 
     op: str
     name: str
@@ -48,9 +50,9 @@ class Row:
     ours: float
     theirs: float
     spread: tuple[float, float]
-    our_peak: int | None = None  # bytes on top of what is there before the call
+    our_peak: int | None = None  # bytes on top of those in use before the call
     their_peak: int | None = None
-    again: bool = False  # below a floor at first, and measured a second time
+    again: bool = False  # below a floor at first, hence measured a second time
 
     @property
     def ratio(self) -> float:
@@ -59,7 +61,7 @@ class Row:
 
     @property
     def memory(self) -> float | None:
-        """Our peak over theirs, where one of them is large enough to be measured."""
+        """Our peak over theirs, or None if both are too small to measure."""
         if self.our_peak is None or self.their_peak is None:
             return None
         if max(self.our_peak, self.their_peak) < LEAST_BYTES:
@@ -68,7 +70,7 @@ class Row:
 
     @property
     def below(self) -> bool:
-        """Under a floor: slower by more than what rounds differ by, or twice the memory."""
+        """Returns whether a floor is missed: slower beyond the noise, or over twice the memory."""
         noisy = self.spread[1] >= FLOOR
         slow = self.ratio < (NOISY_FLOOR if noisy else FLOOR)
         return slow or (self.memory or 0) > MOST_MEMORY
@@ -77,14 +79,14 @@ class Row:
 def in_turns(
     calls: Sequence[Call], block: float, seconds: float, rounds: int, most: float = math.inf
 ) -> list[list[float]]:
-    """Seconds of each call in every round, in which each has a block of calls in its turn.
+    """Returns the seconds per call of each callable in every round, timing blocks of calls in turn.
 
     Args:
-        calls: what is timed.
-        block: seconds that one of them takes its turn for.
-        seconds: that there are rounds for, at least.
-        rounds: how many there are at least.
-        most: how many there are at most.
+        calls: the callables to time.
+        block: seconds of one block of calls.
+        seconds: minimum duration of all rounds together.
+        rounds: minimum number of rounds.
+        most: maximum number of rounds; it takes precedence over ``seconds``.
     """
     counts = []
     for call in calls:
@@ -110,7 +112,7 @@ def in_turns(
 def time_pair(
     ours: Call, theirs: Call, rounds: int = LEAST_ROUNDS
 ) -> tuple[float, float, tuple[float, float]]:
-    """Medians of both, a block of calls of one and of the other in turn, and the quartiles."""
+    """Returns the median times of both calls, timed in turn, and the quartiles of their ratio."""
     our_times, their_times = in_turns(
         (ours, theirs), BLOCK_SECONDS, LEAST_SECONDS, rounds, MOST_ROUNDS
     )
@@ -120,11 +122,11 @@ def time_pair(
 
 
 def peak_of(call: Call) -> int | None:
-    """Bytes by which the resident memory grows at most during a call, its result included.
+    """Returns the peak growth in bytes of resident memory during a call, result included.
 
-    The call runs in a forked process of its own, a second time after the first has loaded code and
-    warmed up, with all that the allocator holds free handed back before: scratch memory counts
-    wherever it comes from. None where the system does not tell.
+    The call runs twice in a forked process: the first run loads code and warms up. The allocator
+    then returns all free memory to the system, so scratch memory from any source counts in the
+    second run. Returns None where the system does not report the peak.
     """
     if not FORGET.exists():
         return None
@@ -148,19 +150,20 @@ def peak_of(call: Call) -> int | None:
 
 
 def keep_freed_memory(keep: bool) -> None:
-    """Whether what is freed stays with the process, where the allocator is glibc's.
+    """Sets whether glibc's allocator keeps freed memory in the process; no effect elsewhere.
 
-    A fresh page costs what the system asks for it, which on a virtual machine can be far more than
-    the op and differs from call to call. Times are taken without; :func:`peak_of` counts the pages.
+    On a virtual machine a fresh page can cost far more than the op, and the cost varies between
+    calls. Times therefore exclude it; :func:`peak_of` counts the pages.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # M_MMAP_MAX and M_TRIM_THRESHOLD by number, else with its own values
+    # -4 is M_MMAP_MAX and -1 is M_TRIM_THRESHOLD; keep=False sets glibc's defaults.
+    if mallopt is not None:
         mallopt(-4, 0 if keep else 1 << 16)
         mallopt(-1, 2**31 - 1 if keep else 1 << 17)
 
 
 def measure(corner: Corner, rounds: int = LEAST_ROUNDS) -> Row | None:
-    """None where torchvision alone takes too long."""
+    """Measures a row; returns None if torchvision alone takes too long."""
     ours, theirs = calls(corner)
     began = thread_time()
     theirs()
@@ -173,13 +176,13 @@ def measure(corner: Corner, rounds: int = LEAST_ROUNDS) -> Row | None:
 
 
 def measure_tiny(case: Case, rounds: int = LEAST_ROUNDS) -> Row:
-    """A call too small for its memory to count."""
+    """Measures a call whose memory is too small to count."""
     assert case.torchvision is not None
     return Row(case.op, case.name, "", case.dtype, *time_pair(case.ours, case.torchvision, rounds))
 
 
 def markdown(machine: Machine, rows: list[Row], left_out: list[str]) -> str:
-    """The table, the slowest rows first, and what is not in it."""
+    """Formats the table, slowest rows first, then the list of skipped rows."""
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     below = [row for row in rows if row.below]
     lines = [
@@ -213,7 +216,7 @@ def markdown(machine: Machine, rows: list[Row], left_out: list[str]) -> str:
 
 
 def to_json(machine: Machine, rows: list[Row], left_out: list[str]) -> dict[str, Any]:
-    """All that was measured; times in seconds, memory in bytes."""
+    """Returns all measurements, with times in seconds and memory in bytes."""
     return {
         "device": machine.name,
         "versions": machine.versions,
@@ -230,14 +233,14 @@ def run(only: list[str], output: Path | None, console: Console, messages: Consol
     """Measures the corners and prints their table.
 
     Args:
-        only: beginnings of op names; all ops without any, and ``tiny`` for the tiny calls.
+        only: prefixes of op names, or ``tiny`` for the tiny calls; empty for all.
         output: folder for ``corners-<device>.json`` and ``.md``.
-        console: for the table.
-        messages: for progress.
+        console: console for the table.
+        messages: console for progress.
 
     Raises:
-        ValueError: no op of such a name.
-        ImportError: no torchvision to compare with.
+        ValueError: no op has such a name.
+        ImportError: torchvision is missing.
     """
     wanted = tuple(only)
     before = torch.get_num_threads()
@@ -260,7 +263,11 @@ def run(only: list[str], output: Path | None, console: Console, messages: Consol
 
 
 def _measure_all(wanted: tuple[str, ...], messages: Console) -> tuple[list[Row], list[str]]:
-    """A row below a floor is measured a second time, longer, after all others; that time counts."""
+    """Measures all rows.
+
+    A row below a floor is measured again after all others, over more rounds. The second result
+    counts.
+    """
     rows, left_out = [], []
     todo: list[tuple[str, Callable[..., Row | None]]] = [
         (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The rows of `detops bench corners`: RoI ops far from the usual 256 channels and 500 small RoIs.
 
-The full product of what can vary is too large. Of each op, every pair of values of two factors
-meets in some row, unless torchvision alone would take too long or too much memory for it: a design
-of strength two, made by :func:`covering`. Rows that a review named come on top.
+The full product of all factors is too large. For each op, every pair of values of two factors
+occurs in some row, unless torchvision alone would need too much time or memory for it. This is a
+covering design of strength two; :func:`covering` builds it. Rows that a review named are added.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Corner:
-    """One row: an op, and a value of each factor."""
+    """One row: an op, and a value for each factor."""
 
     op: str
     direction: str = "forward"
@@ -37,14 +37,14 @@ class Corner:
     dtype: str = "float32"
     channels: int = 1  # of the output
     rois: int = 1
-    extent: str = "half"  # side of a RoI: 2 pixels, half the map's, the whole map's
+    extent: str = "half"  # side of a RoI: 2 pixels, half the feature map or all of it
     sampling: int = 2  # 0: adaptive
     size: int = 7  # side of the output
-    side: int = 512  # of the map
+    side: int = 512  # of the feature map
     images: int = 1
 
     def name(self) -> str:
-        """What the table says of it, but for the op, the direction, the layout and the dtype."""
+        """Returns the row's label in the table, without op, direction, layout and dtype."""
         bins = f"{self.size}x{self.size}"
         sampling = f"sampling {self.sampling}" if self.sampling else "adaptive"
         extent = {"2": "of 2 pixels", "half": "of half the map", "whole": "of the whole map"}
@@ -58,11 +58,11 @@ class Corner:
         return ", ".join(parts)
 
     def roi_side(self) -> float:
-        """Side of a RoI, in pixels of the map."""
+        """Side of a RoI, in pixels of the feature map."""
         return {"2": 2.0, "half": self.side / 2, "whole": float(self.side)}[self.extent]
 
     def map_channels(self) -> int:
-        """Channels of the map: a position-sensitive op has one per bin of the output."""
+        """Channels of the feature map: a position-sensitive op has one per output bin."""
         return self.channels * (self.size**2 if self.op.startswith("ps_") else 1)
 
 
@@ -87,21 +87,21 @@ NAMED = (
     Corner("roi_pool", channels=3, rois=20),
     Corner("roi_align", rois=1, size=2048),
     Corner("roi_align", "backward", rois=1, size=2048),
-    # Of one plane, so little that what every RoI costs shows.
+    # One plane with little work, which exposes the cost per RoI.
     *(
         Corner("roi_align", direction, rois=1000, extent="2", sampling=sampling, size=1, side=side)
         for direction in ("forward", "backward")
         for sampling, side in ((1, 64), (2, 512), (0, 512))
     ),
     Corner("roi_pool", rois=1000, extent="2", size=1),
-    # The mask loss of Mask R-CNN: a mask each, pooled to a target.
+    # The mask loss of Mask R-CNN pools one mask per RoI to its target.
     Corner("roi_align", rois=128, sampling=0, size=28, side=1024, images=20, extent="2"),
     Corner("roi_align", rois=128, sampling=0, size=28, side=1024, images=20),
 )
 
 
 def estimate(corner: Corner) -> tuple[float, float]:
-    """Seconds and bytes that torchvision takes at least, roughly, to leave out the hopeless."""
+    """Estimates lower bounds on torchvision's seconds and bytes, to skip hopeless rows."""
     count = corner.sampling or max(1, -(-int(corner.roi_side()) // corner.size))
     bins = corner.size**2
     samples = bins * count**2
@@ -117,13 +117,13 @@ def estimate(corner: Corner) -> tuple[float, float]:
 
 
 def feasible(corner: Corner) -> bool:
-    """Whether torchvision may be asked for this row at all."""
+    """Returns whether torchvision can run this row within the limits."""
     if corner.op in ("roi_pool", "ps_roi_pool") and corner.sampling != 2:
-        return False  # without samples: one value stands for both
+        return False  # does not sample: one value stands for both
     if corner.op == "roi_align_rotated":
         if corner.sampling != 2 or corner.dtype != "float32":
-            return False  # the composition that it is compared with has a fixed number of samples
-        # It holds all samples of all channels at once, several times over.
+            return False  # the baseline composition has a fixed number of samples
+        # The baseline holds all samples of all channels at once, several times over.
         samples = corner.rois * 4 * corner.size**2 * (corner.channels + 8)
         if 8.0 * samples > LIMIT_BYTES:
             return False
@@ -131,7 +131,7 @@ def feasible(corner: Corner) -> bool:
     return seconds <= LIMIT_SECONDS and size <= LIMIT_BYTES
 
 
-# Values of a factor that an op is without by design.
+# Factor values that an op lacks by design.
 WITHOUT = {
     ("roi_align_rotated", "dtype bfloat16"): "compared in float32 alone",
     ("roi_align_rotated", "sampling 0"): "compared with a fixed number of samples alone",
@@ -143,14 +143,15 @@ WITHOUT = {
 
 
 def gaps(op: str) -> list[str]:
-    """A line for each value, and each pair of values, that no row of an op has."""
+    """Returns one line per value, or pair of values, that no row of an op has."""
     return [f"`{op}`: {WITHOUT.get((op, gap), f'no row has {gap}')}" for gap in covering(op)[1]]
 
 
 def covering(op: str) -> tuple[list[Corner], list[str]]:
-    """The rows of one op, and what no feasible row has: values, and pairs of those that are left.
+    """Returns the rows of one op, and the values and pairs that no feasible row has.
 
-    Greedy: the next row is the first of those that meet most pairs that were not met yet.
+    A pair is reported only if both of its values occur in some row. The choice is greedy: the next
+    row is the first among those that add the most new pairs.
     """
     names = list(LEVELS)
     values = [LEVELS[name] for name in names]
@@ -190,7 +191,7 @@ def covering(op: str) -> tuple[list[Corner], list[str]]:
 
 
 def corners(only: tuple[str, ...] = ()) -> Iterator[Corner]:
-    """All rows of the ops whose name begins with one of ``only``, or of all."""
+    """Yields the rows of all ops whose name starts with one of ``only``; empty for all ops."""
     for op in OPS:
         if only and not op.startswith(only):
             continue
@@ -199,7 +200,7 @@ def corners(only: tuple[str, ...] = ()) -> Iterator[Corner]:
 
 
 def narrowed(corner: Corner) -> Corner:
-    """The same row on a small map with few RoIs, for tests."""
+    """Returns the same row with a small feature map and few RoIs, for tests."""
     small: dict[str, Any] = {"side": min(corner.side, 24), "size": min(corner.size, 7), "images": 1}
     small |= {"rois": min(corner.rois, 3), "channels": min(corner.channels, 3)}
     return replace(corner, **small)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of deform_conv2d, forward and backward, beside a plain convolution."""
+"""Benchmarks of deform_conv2d, forward and backward, next to a plain convolution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .case import Case, gradients
 
 OPS = ("deform_conv2d",)
 
-# Channels in and out, height, width, groups, with a mask, quick.
+# Channels in and out, height, width, groups, masked, quick.
 SIZES = (
     (64, 64, 64, 1, True, True),
     (64, 64, 64, 1, False, False),
@@ -26,7 +26,7 @@ SIZES = (
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time; the column of PyTorch is ``F.conv2d``, which samples nothing."""
+    """Yields the benchmark cases one at a time; the PyTorch column is a plain ``F.conv2d``."""
     import torchvision
 
     def run(function: Any, x: Any, offset: Any, weight: Any, bias: Any, mask: Any) -> Tensor:
@@ -37,7 +37,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     def random(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(device)
 
-    # A GPU wants more to do, and multiplies half types.
+    # A GPU needs more work to fill it, and computes in half precision.
     on_gpu = device.type == "cuda"
     larger = ((256, 200, 336, 1, True, False),) if on_gpu else ()
     dtypes = (torch.float32, *((torch.float16,) if on_gpu else ()))

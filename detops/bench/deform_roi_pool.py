@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of deform_roi_pool against grid_sample, which is how one writes it in PyTorch."""
+"""Benchmarks of deform_roi_pool against grid_sample."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SIZES = ((512, 256, 50, 84), (64, 256, 50, 84), (512, 1, 50, 84), (1, 8, 10, 12)
 
 
 def plain_samples(input: Tensor, boxes: Tensor, moves: Tensor | None = None) -> Tensor:
-    """``[1, C, K * rows, columns]`` of one image; zeros begin at the border.
+    """Samples one image with grid_sample into ``[1, C, K * rows, columns]``; pads with zeros.
 
-    The moves, ``[K, 2, rows, columns]``, are in sides of the box.
+    ``moves`` ``[K, 2, rows, columns]`` are offsets in units of the box sides.
     """
     height, width = input.shape[2:]
     corner, side = boxes[:, 1:3] / STRIDE, (boxes[:, 3:] - boxes[:, 1:3]) / STRIDE
@@ -38,26 +38,26 @@ def plain_samples(input: Tensor, boxes: Tensor, moves: Tensor | None = None) -> 
 
 
 def by_rois(bins: Tensor, rois: int) -> Tensor:
-    """Bins ``[1, C, K * SIZE, SIZE]`` as poolings give them."""
+    """Reshapes bins ``[1, C, K * SIZE, SIZE]`` to the layout of pooled RoIs."""
     return bins.view(-1, rois, SIZE, SIZE).transpose(0, 1).contiguous()
 
 
 def plain_deform_roi_pool(input: Tensor, boxes: Tensor, offset: Tensor) -> Tensor:
-    """Of one image: all samples at once, then their mean."""
+    """Pools one image: samples everything at once, then averages."""
     moves = (GAMMA * offset).repeat_interleave(SAMPLING, 2).repeat_interleave(SAMPLING, 3)
     samples = plain_samples(input, boxes, moves)
     return by_rois(F.avg_pool2d(samples, SAMPLING), len(boxes))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     sizes = (SIZE, 1 / STRIDE, SAMPLING, GAMMA)
     for rois, channels, height, width in SIZES:
         x = torch.randn(1, channels, height, width, generator=generator).to(device)
         boxes = proposals(generator, rois, (width - 2) * STRIDE, (height - 2) * STRIDE)
         boxes = torch.cat([torch.zeros(rois, 1), boxes + STRIDE], 1).to(device)
-        # Within the map, where both mean the same.
+        # Small offsets stay within the feature map, where both versions agree.
         offset = torch.randn(rois, 2, SIZE, SIZE, generator=generator).to(device) / 100
         leaves = [x.clone().requires_grad_(), offset.clone().requires_grad_()]
 

@@ -22,19 +22,19 @@ LLTM_SIZES = ((100, 16, 32, 128), (50, 64, 512, 512), (50, 100, 256, 256), (20, 
 def plain_lltm_cell(
     x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The cell as one writes it in PyTorch."""
+    """Computes one cell in plain PyTorch."""
     i, o, g = F.linear(torch.cat([h, x], 1), weights, bias).chunk(3, 1)
     c = c + F.elu(g) * torch.sigmoid(i)
     return torch.tanh(c) * torch.sigmoid(o), c
 
 
 def _with_backward(forward: Call, parameters: list[Tensor]) -> Call:
-    """The gradient of the first parameter, on the way to which all are computed."""
+    """Returns the first parameter's gradient; autograd computes those of all parameters."""
     return lambda: torch.autograd.grad(forward().sum(), parameters)[0]
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*size: int) -> Tensor:
@@ -78,7 +78,7 @@ def _mlp(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]:
             _with_backward(forward[0], list(ours.parameters())),
             _with_backward(forward[1], list(plain.parameters())),
         ]
-        # Backward: the weights' gradients, and the hidden units'; the input wants none.
+        # The backward pass computes gradients of weights and hidden units, not of the input.
         for op, (call, theirs), products in (("forward", forward, 90), ("both", both, 195)):
             yield Case(
                 f"mlp {op}",
@@ -92,7 +92,7 @@ def _mlp(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]:
 
 
 def _lltm(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]:
-    """One cell, and sequences beside a loop over the plain cell and beside ``nn.LSTM``."""
+    """Yields one cell and sequences, next to a loop over the plain cell and next to ``nn.LSTM``."""
     for steps, rows, inputs, state in LLTM_SIZES:
         x, h, c = random(steps, rows, inputs), random(rows, state), random(rows, state)
         sequence = ops.LLTMSequence(inputs, state).to(device)
@@ -136,7 +136,8 @@ def _lltm(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]
             yield Case(
                 f"{op} forward", case, call, pytorch=other, flops=flops, bytes=least, quick=quick
             )
-            # Backward: the weights' gradients, and the states' but for the first; x wants none.
+            # The backward pass computes gradients of the weights and of all states except the
+            # first, not of x.
             yield Case(
                 f"{op} both",
                 case,

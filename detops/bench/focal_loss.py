@@ -18,7 +18,7 @@ ANCHORS, ANCHORS_ON_GPU, CLASSES = 20_000, 400_000, 80
 
 
 def plain_softmax(x: Tensor, t: Tensor, alpha: float = 0.25, gamma: float = 2) -> Tensor:
-    """As one writes it in PyTorch."""
+    """Computes the softmax focal loss in plain PyTorch."""
     log_p = x.log_softmax(1).gather(1, t[:, None])[:, 0]
     return -alpha * (1 - log_p.exp()) ** gamma * log_p
 
@@ -49,7 +49,7 @@ def _softmax(device: torch.device) -> Iterator[Case]:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     import torchvision
 
     generator = torch.Generator().manual_seed(0)

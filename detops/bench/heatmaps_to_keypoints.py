@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of heatmaps_to_keypoints against torchvision, and the same without its loop."""
+"""Benchmarks of heatmaps_to_keypoints against torchvision, and against a loop over boxes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .case import Case, proposals
 
 OPS = ("heatmaps_to_keypoints",)
 
-# Detections, keypoints and cells a side: an image with many people, with one, a small head.
+# Detections, keypoints and cells per side: an image with many people, one person, a small head.
 SIZES = ((100, 17, 56), (1, 17, 56), (20, 5, 14))
 
 
 def plain_heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """A box after another, all its maps at once."""
+    """Processes one box at a time, with all of its heatmaps at once."""
     points, scores = [], []
     for cells, box in zip(maps, boxes, strict=True):
         side = (box[2:] - box[:2]).clamp(min=1)
@@ -34,7 +34,7 @@ def plain_heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Te
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     try:
         from torchvision.models.detection.roi_heads import heatmaps_to_keypoints as torchvisions
     except ImportError:

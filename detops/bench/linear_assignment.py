@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of linear_assignment against SciPy's, image by image, which is what matchers call."""
+"""Benchmarks of linear_assignment against SciPy's solver, which matchers call once per image."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from .case import Case, plain_iou, uniform
 
 OPS = ("linear_assignment",)
 
-# Images, queries and objects: DETR and Deformable DETR, DINO, the smallest, as many as there are.
+# Images, queries and objects: DETR and Deformable DETR, DINO, as many objects as queries, and small
+# problems.
 SIZES = ((16, 300, 50), (16, 900, 100), (2, 100, 100), (1, 100, 7), (1, 10, 3))
 
 
 def by_scipy(cost: Tensor) -> Tensor:
-    """The object of each query, or -1."""
+    """Returns the object of each query, or -1."""
     from scipy.optimize import linear_sum_assignment
 
     objects = torch.full(cost.shape[:2], -1)
@@ -29,7 +30,7 @@ def by_scipy(cost: Tensor) -> Tensor:
 
 
 def pairs_by_scipy(cost: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Queries and objects of each image, as matchers have them."""
+    """Returns the queries and objects of each image, in the format of matchers."""
     from scipy.optimize import linear_sum_assignment
 
     pairs = [linear_sum_assignment(matrix) for matrix in cost.cpu()]
@@ -39,9 +40,9 @@ def pairs_by_scipy(cost: Tensor) -> list[tuple[Tensor, Tensor]]:
 def matcher_costs(
     generator: torch.Generator, images: int, queries: int, objects: int, trained: bool
 ) -> Tensor:
-    """Costs as DETR has them: of classes, of distances and of overlaps.
+    """Returns matching costs as in DETR: class, distance and overlap terms.
 
-    In a trained detector each object has a few queries that are close to it.
+    In a trained detector each object has a few queries close to it.
     """
     costs = []
     for _ in range(images):
@@ -57,7 +58,7 @@ def matcher_costs(
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     try:
         import scipy

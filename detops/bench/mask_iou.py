@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of mask_iou and mask_nms against a product of matrices and against pycocotools."""
+"""Benchmarks of mask_iou and mask_nms against a matrix product and against pycocotools."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .masks import ellipses
 
 OPS = ("mask_iou", "mask_nms")
 
-# Masks of both sides, and their size: COCO's evaluation, large and small, and a mask head's cells.
+# Masks on each side, and their height and width: COCO evaluation, large and small, and mask heads.
 SIZES = ((100, 20, 800, 1333), (100, 100, 200, 304), (300, 300, 28, 28), (4, 3, 28, 28))
 
 
 def plain_mask_iou(masks1: Tensor, masks2: Tensor) -> Tensor:
-    """A product of matrices."""
+    """Computes mask IoU with a matrix product."""
     a, b = masks1.flatten(1).float(), masks2.flatten(1).float()
     meet = a @ b.T
     return meet / (a.sum(1)[:, None] + b.sum(1) - meet).clamp(min=1)
 
 
 def plain_mask_nms(masks: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """All overlaps, then a loop."""
+    """Computes all overlaps, then suppresses in a loop."""
     order = scores.sort(descending=True, stable=True).indices
     above = plain_mask_iou(masks[order], masks[order]) > threshold
     keep = torch.ones(len(order), dtype=torch.bool, device=masks.device)
@@ -37,13 +37,13 @@ def plain_mask_nms(masks: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
 
 def objects(generator: torch.Generator, count: int, height: int, width: int) -> Tensor:
-    """Ellipses of many sizes."""
+    """Returns elliptical masks of many sizes."""
     boxes = proposals(generator, count, 1333, 800) * torch.tensor([width / 1333, height / 800] * 2)
     return ops.paste_masks_in_image(ellipses(count, 28)[:, None], boxes, (height, width))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     try:
         from pycocotools import mask as coco
     except ImportError:
@@ -52,7 +52,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     for n, m, height, width in SIZES:
         first, second = objects(generator, n, height, width), objects(generator, m, height, width)
         scores = torch.rand(n, generator=generator).to(device)
-        # As pycocotools reads them: a column after the other.
+        # pycocotools reads column-major masks.
         columns = [x.byte().mT.contiguous().permute(2, 1, 0).numpy() for x in (first, second)]
         first, second = first.to(device), second.to(device)
         size = f"of {height} x {width:,}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of the ops on masks."""
+"""Benchmarks of the mask ops."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COUNT, COUNT_ON_GPU, HEIGHT, WIDTH, CELLS = 100, 400, 800, 1333, 28
 
 
 def ellipses(count: int, cells: int) -> Tensor:
-    """Masks ``[count, cells, cells]`` as a mask head has them: high inside, low outside."""
+    """Returns mask-head outputs ``[count, cells, cells]``: high inside an ellipse, low outside."""
     centres = (torch.arange(cells) + 0.5) / cells * 2 - 1
     inside = 1 - (centres.square()[:, None] + centres.square())
     return torch.sigmoid(6 * inside).expand(count, cells, cells).contiguous()
 
 
 def _run_lengths(name: str, masks: Tensor, quick: bool = False) -> Iterator[Case]:
-    """Rows first and columns first, against pycocotools' encoder on columns that it can read."""
+    """Yields row-major and column-major masks; pycocotools encodes column-major ones only."""
     try:
         from pycocotools import mask as coco
     except ImportError:
@@ -45,7 +45,7 @@ def _run_lengths(name: str, masks: Tensor, quick: bool = False) -> Iterator[Case
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     import torchvision
     from torchvision.models.detection.roi_heads import paste_masks_in_image
 
@@ -60,7 +60,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         "paste_masks_in_image",
         f"{count} of {CELLS} x {CELLS} on {HEIGHT} x {WIDTH:,}",
         lambda: ops.paste_masks_in_image(masks, boxes, shape),
-        # Other pixels: it moves the corners of boxes to whole ones.
+        # Pixels differ: torchvision rounds the box corners to integers.
         lambda: paste_masks_in_image(masks, boxes, shape) > 0.5,
         bytes=pixels,
         bandwidth=on_gpu,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The memory of this process, as Linux counts it."""
+"""Memory of this process, as Linux reports it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FORGET = Path("/proc/self/clear_refs")
 
 
 def resident() -> int:
-    """Bytes that there are now."""
+    """Returns the bytes resident now."""
     return _status("VmRSS")
 
 
 def most_resident() -> int:
-    """Bytes that there were at most, since the start or `forget_most`."""
+    """Returns the peak resident bytes since the start or the last `forget_most`."""
     return _status("VmHWM")
 
 
 def forget_most() -> int:
-    """Bytes that there are now, which are the most for now.
+    """Resets the peak to the bytes resident now, and returns them.
 
-    All that is free goes back to the system first: memory that is used again counts, too.
+    All free memory is first returned to the system, so memory that is reused counts as growth.
     """
     _C.release_arena()
     ctypes.CDLL(None).malloc_trim(0)

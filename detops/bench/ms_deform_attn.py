@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of ms_deform_attn against grid_sample, which is how one writes it in PyTorch."""
+"""Benchmarks of ms_deform_attn against grid_sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = ((100, 134), (50, 67), (25, 34), (13, 17))
 def plain_ms_deform_attn(
     value: Tensor, shapes: tuple[tuple[int, int], ...], locations: Tensor, weights: Tensor
 ) -> Tensor:
-    """A grid_sample per level, then the weighted sum."""
+    """Calls grid_sample once per level, then computes the weighted sum."""
     images, _, heads, channels = value.shape
     queries = locations.size(1)
     grids = 2 * locations - 1
@@ -37,14 +37,14 @@ def plain_ms_deform_attn(
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     images, levels = 2, len(SHAPES)
     shapes = torch.tensor(SHAPES, device=device)
     sizes = shapes.prod(1)
     starts = sizes.cumsum(0) - sizes
     count = int(sizes.sum())
-    # An encoder's queries are the pixels of all levels, a decoder's lie anywhere.
+    # An encoder's queries are the pixels of all levels. A decoder's may lie anywhere.
     pixels = []
     for height, width in SHAPES:
         y = (torch.arange(height) + 0.5)[:, None].expand(height, width) / height
@@ -66,7 +66,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             value = value.to(device, dtype)
             inputs = [value, places, weights]
             leaves = [t.clone().requires_grad_() for t in inputs]
-            wide = value.float()  # grid_sample wants one dtype for maps and grid
+            wide = value.float()  # grid_sample requires the same dtype for feature maps and grid
 
             def ours(v: Tensor, p: Tensor, w: Tensor) -> Tensor:
                 return ops.ms_deform_attn(v, shapes, starts, p, w)

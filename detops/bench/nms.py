@@ -18,7 +18,7 @@ BYTES_PER_BOX = 4 * 4 + 4
 
 
 def plain_nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """NMS as one writes it in PyTorch."""
+    """Computes NMS in plain PyTorch."""
     order = scores.argsort(descending=True, stable=True)
     above = plain_iou(boxes[order], boxes[order]) > threshold
     alive = torch.ones(len(order), dtype=torch.bool, device=boxes.device)
@@ -29,7 +29,7 @@ def plain_nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
 
 def plain_match(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """The kept box that each box falls to, as one writes it in PyTorch."""
+    """Returns the kept box that suppresses each box, in plain PyTorch."""
     order = scores.argsort(descending=True, stable=True)
     above = plain_iou(boxes[order], boxes[order]) > threshold
     match = torch.arange(len(order), device=boxes.device)
@@ -43,7 +43,7 @@ def plain_match(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
 
 def _limited(generator: torch.Generator, device: torch.device) -> Iterator[Case]:
-    """What is above a score, and the first of what is kept, against all of it and a slice."""
+    """Yields NMS with a score threshold and an output limit, against filtering, NMS and slicing."""
     from torchvision.ops import nms
 
     def theirs(boxes: Tensor, scores: Tensor, least: float, most: int) -> Tensor:
@@ -118,7 +118,7 @@ def _one_class(
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     from torchvision.ops import batched_nms
 
     generator = torch.Generator().manual_seed(0)

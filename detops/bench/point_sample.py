@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of point_sample against grid_sample, which is how one writes it in PyTorch."""
+"""Benchmarks of point_sample against grid_sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .case import Case, gradients
 OPS = ("point_sample",)
 
 # Images, channels, height, width and points: Mask2Former's losses, PointRend's head in training and
-# its last steps of inference, an image of its own.
+# its last inference steps, and a single small image.
 SIZES = (
     (100, 1, 160, 160, 12_544),
     (2, 256, 200, 304, 2_744),
@@ -26,13 +26,13 @@ SIZES = (
 
 
 def plain_point_sample(input: Tensor, points: Tensor) -> Tensor:
-    """A grid of one row."""
+    """Samples with a grid of one row."""
     grid = 2 * points[:, None] - 1
     return F.grid_sample(input, grid, align_corners=False)[:, :, 0]
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for images, channels, height, width, count in SIZES:
         x = torch.randn(images, channels, height, width, generator=generator).to(device)

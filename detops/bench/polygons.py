@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of the ops on polygons against how one writes them in PyTorch."""
+"""Benchmarks of the polygon ops against plain PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _hull_sides(points: Tensor) -> Tensor:
-    """``[..., P, P]``: does the hull go from one point to the other? The points are distinct."""
+    """Returns ``[..., P, P]``: whether the hull has a side from one point to another.
+
+    The points must be distinct.
+    """
     along = points[..., None, :, :] - points[..., :, None, :]
     turn = _cross(along[..., None, :], along[..., None, :, :])
     right = (turn < 0).any(-1)
@@ -34,7 +37,7 @@ def _hull_sides(points: Tensor) -> Tensor:
 
 
 def _within(a: Tensor, b: Tensor, p: Tensor, q: Tensor, real: Tensor | None) -> Tensor:
-    """The integral of x dy - y dx along segments from a to b, where on the left of lines pq."""
+    """Integrates x dy - y dx along segments ab, restricted to the left of all lines pq."""
     line = (q - p)[..., None, :, :]
     left_a = _cross(line, a[..., None, :] - p[..., None, :, :])
     left_b = _cross(line, b[..., None, :] - p[..., None, :, :])
@@ -50,9 +53,9 @@ def _within(a: Tensor, b: Tensor, p: Tensor, q: Tensor, real: Tensor | None) -> 
 
 
 def plain_convex_areas(sets: Tensor, quads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Intersection and sum of areas of hulls and convex quadrilaterals, and the hull of both.
+    """Returns areas for hulls and convex quadrilaterals: intersection, sum, and hull of the union.
 
-    Sets ``[..., 9, 2]``, quadrilaterals ``[..., 4, 2]``, counter-clockwise, which broadcast.
+    Sets ``[..., 9, 2]`` and counter-clockwise quadrilaterals ``[..., 4, 2]`` broadcast.
     """
     batch = torch.broadcast_shapes(sets.shape[:-2], quads.shape[:-2])
     sets, quads = sets.expand(*batch, 9, 2), quads.expand(*batch, 4, 2)
@@ -69,20 +72,20 @@ def plain_convex_areas(sets: Tensor, quads: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def plain_convex_iou(pointsets: Tensor, polygons: Tensor) -> Tensor:
-    """All pairs."""
+    """Computes the IoU of all pairs."""
     sets, quads = pointsets.view(-1, 1, 9, 2), polygons.view(1, -1, 4, 2)
     common, areas, _ = plain_convex_areas(sets, quads)
     return common / (areas - common)
 
 
 def plain_convex_giou(pointsets: Tensor, polygons: Tensor) -> Tensor:
-    """Matched pairs."""
+    """Computes the GIoU of matched pairs."""
     common, areas, around = plain_convex_areas(pointsets.view(-1, 9, 2), polygons.view(-1, 4, 2))
     return common / (areas - common) - (around - (areas - common)) / around
 
 
 def plain_min_area_polygons(pointsets: Tensor) -> Tensor:
-    """By turning the points along each of all lines through two of them that may be a side."""
+    """Rotates the points along each line through two points that may be a side of the hull."""
     points = pointsets.view(-1, 9, 2)
     along = (points[:, None] - points[:, :, None]).flatten(1, 2)
     sides = _hull_sides(points).flatten(1)
@@ -102,7 +105,7 @@ def plain_min_area_polygons(pointsets: Tensor) -> Tensor:
 
 
 def plain_points_in_polygons(points: Tensor, polygons: Tensor) -> Tensor:
-    """The even-odd rule for all at a time."""
+    """Applies the even-odd rule to all points and polygons at once."""
     corners = polygons.view(-1, 4, 2)
     x, y = points[:, None, None].unbind(-1)
     (x1, y1), (x2, y2) = corners.unbind(-1), corners.roll(-1, 1).unbind(-1)
@@ -111,7 +114,7 @@ def plain_points_in_polygons(points: Tensor, polygons: Tensor) -> Tensor:
 
 
 def plain_quad_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Convex quadrilaterals ``[..., 4, 2]``, counter-clockwise, which broadcast."""
+    """Computes the IoU of convex, counter-clockwise quadrilaterals ``[..., 4, 2]``; broadcasts."""
     batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     first, second = first.expand(*batch, 4, 2), second.expand(*batch, 4, 2)
     after = [x.roll(-1, -2) for x in (first, second)]
@@ -122,7 +125,7 @@ def plain_quad_iou(first: Tensor, second: Tensor) -> Tensor:
 
 
 def plain_nms_quadri(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """From the matrix of all overlaps."""
+    """Runs NMS on the matrix of all overlaps."""
     order = scores.argsort(descending=True, stable=True)
     corners = boxes[order].view(-1, 4, 2)
     above = plain_quad_iou(corners[:, None], corners) > threshold
@@ -134,7 +137,7 @@ def plain_nms_quadri(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
 
 def _quads(generator: torch.Generator, count: int) -> Tensor:
-    """Convex, counter-clockwise, in an image of 1,000 pixels."""
+    """Returns convex, counter-clockwise quadrilaterals in an image of 1,000 pixels."""
     angle = torch.rand(count, 4, generator=generator) * 0.8 + torch.arange(4)
     angle = angle * torch.pi / 2
     radius = 20 + torch.rand(count, 1, generator=generator) * 60
@@ -144,14 +147,14 @@ def _quads(generator: torch.Generator, count: int) -> Tensor:
 
 
 def _sets(generator: torch.Generator, quads: Tensor) -> Tensor:
-    """Near quadrilaterals."""
+    """Returns point sets near the quadrilaterals."""
     centre = quads.view(-1, 4, 2).mean(1, keepdim=True)
     spread = torch.randn(len(quads), 9, 2, generator=generator) * 25
     return (centre + spread).view(-1, 18)
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for sets, count in ((50, 5), (1000, 20)):
         quads = _quads(generator, sets)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of prroi_pool against products of matrices, which is how one writes it in PyTorch."""
+"""Benchmarks of prroi_pool against matrix products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = ((256, 256, 50, 84), (32, 256, 50, 84), (256, 1, 50, 84), (1, 8, 10, 12)
 
 
 def _weights(low: Tensor, high: Tensor, size: int) -> Tensor:
-    """How much of each bin each pixel is, ``[K, bins, size]``: an integral of tents."""
+    """Returns each pixel's weight in each bin ``[K, bins, size]``, an integral of hat functions."""
     steps = torch.arange(SIZE + 1, device=low.device) / SIZE
     ends = low[:, None] + steps * (high - low)[:, None]
     x = ends[..., None] - torch.arange(size, device=low.device)
@@ -28,14 +28,14 @@ def _weights(low: Tensor, high: Tensor, size: int) -> Tensor:
 
 
 def plain_prroi_pool(input: Tensor, boxes: Tensor) -> Tensor:
-    """Of one image."""
+    """Pools one image."""
     x1, y1, x2, y2 = (boxes[:, 1:] / STRIDE).unbind(1)
     rows, cols = _weights(y1, y2, input.size(2)), _weights(x1, x2, input.size(3))
     return rows[:, None] @ (input @ cols.transpose(1, 2)[:, None])
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for rois, channels, height, width in SIZES:
         x = torch.randn(1, channels, height, width, generator=generator).to(device)

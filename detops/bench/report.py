@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes the times down: JSON, Markdown and plots."""
+"""Writes benchmark results as JSON, Markdown and plots."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .case import Case
 from .run import Machine, Result
 
 OURS, THEIRS, PLAIN = "#1b6ca8", "#d1495b", "#8a8a8a"
-SERIES = (OURS, PLAIN, THEIRS, "#edae49", "#00798c")  # of bars, and again from the first
-# Where a table and a plot end: families of ops, by how the names of their ops begin.
+SERIES = (OURS, PLAIN, THEIRS, "#edae49", "#00798c")  # bar colours, repeated from the first
+# Families of ops by name prefix. Each has its own table and plot.
 FAMILIES = {
     "Suppression": ("nms", "batched_nms", "soft_nms", "matrix_nms", "mask_nms", "weighted_box"),
     "RoIs": ("roi_", "multiscale_", "riroi_", "ps_roi", "prroi", "border_", "deform_roi",
@@ -30,13 +30,13 @@ FAMILIES = {
 
 
 def family_of(op: str) -> str:
-    """The family whose table an op stands in."""
+    """Returns the family whose table contains an op."""
     found = [name for name, beginnings in FAMILIES.items() if op.startswith(beginnings)]
     return found[0] if found else "Others"
 
 
 def stem_of(machine: Machine) -> str:
-    """A machine's name as part of a file's."""
+    """Returns a machine's name in a form fit for file names."""
     return re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-")
 
 
@@ -48,7 +48,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _limit(result: Result, machine: Machine, threads: int) -> float:
-    """The time that bytes and operations take at the measured bandwidth and peak."""
+    """Returns the time that bytes and operations take at the measured bandwidth and peak."""
     case = result.case
     return max(case.bytes / machine.bandwidth[threads], case.flops / machine.peak[threads])
 
@@ -59,7 +59,7 @@ def _ratio(result: Result, threads: int) -> float | None:
 
 
 def to_json(machine: Machine, results: list[Result]) -> dict[str, Any]:
-    """All that was measured; times in seconds."""
+    """Returns all measurements, with times in seconds."""
     return {
         "device": machine.name,
         "versions": machine.versions,
@@ -85,7 +85,7 @@ def to_json(machine: Machine, results: list[Result]) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any], device: str) -> tuple[Machine, list[Result]]:
-    """What :func:`to_json` wrote down; the cases cannot be called again."""
+    """Reads the output of :func:`to_json`; the restored cases cannot be called."""
 
     def by_threads(times: dict[str, float]) -> dict[int, float]:
         return {int(n): value for n, value in times.items()}
@@ -109,7 +109,7 @@ def from_json(data: dict[str, Any], device: str) -> tuple[Machine, list[Result]]
 
 
 def markdown(machine: Machine, results: list[Result]) -> str:
-    """The table, with the ratio of the medians on the fewest threads."""
+    """Formats the table, with the ratio of medians at the lowest thread count."""
     threads = sorted(results[0].ours)
     few, many = threads[0], threads[-1]
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
@@ -157,7 +157,7 @@ def _row(r: Result, machine: Machine, few: int, many: int) -> str:
 
 
 def by_family(results: list[Result]) -> dict[str, list[Result]]:
-    """The results of each family that has any, in the order of the families."""
+    """Groups results by family, in the order of ``FAMILIES``, without empty families."""
     families: dict[str, list[Result]] = {name: [] for name in [*FAMILIES, "Others"]}
     for result in results:
         families[family_of(result.case.op)].append(result)
@@ -165,10 +165,10 @@ def by_family(results: list[Result]) -> dict[str, list[Result]]:
 
 
 def plot(results: list[Result], folder: Path) -> list[Path]:
-    """Time against size, and the speed-ups of each family; returns the files.
+    """Plots time against size, and the speed-ups of each family; returns the files.
 
     Raises:
-        ImportError: without matplotlib.
+        ImportError: matplotlib is missing.
     """
     few = min(results[0].ours)
     files = [_plot_times(results, folder)]
@@ -185,12 +185,12 @@ def plot(results: list[Result], folder: Path) -> list[Path]:
 
 
 def bars(ratios: dict[str, dict[str, list[float]]], path: Path, label: str) -> Path:
-    """A bar per name: the median of its ratios, and a line from the least to the greatest.
+    """Draws a bar per name for the median ratio, and a line from the lowest to the highest.
 
     Args:
-        ratios: of each series, for each name.
-        path: the file.
-        label: what the ratios are.
+        ratios: the ratios per series and name.
+        path: the output file.
+        label: axis label that describes the ratios.
     """
     plt = pyplot()
     names = list(dict.fromkeys(name for series in ratios.values() for name in series))
@@ -222,7 +222,7 @@ def bars(ratios: dict[str, dict[str, list[float]]], path: Path, label: str) -> P
 
 
 def pyplot() -> Any:
-    """Matplotlib, set up to write the same file for the same figures."""
+    """Returns matplotlib, configured to write identical files for identical figures."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -234,7 +234,7 @@ def pyplot() -> Any:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Writes a figure, without the date."""
+    """Writes a figure without the date."""
     import matplotlib.pyplot as plt
 
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of riroi_align_rotated against grid_sample, which is how one writes it in PyTorch."""
+"""Benchmarks of riroi_align_rotated against grid_sample."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SIZES = ((500, 256, 50, 84), (20, 256, 50, 84), (500, 8, 50, 84), (1, 16, 13, 21
 
 
 def plain_riroi_align_rotated(x: Tensor, rois: Tensor) -> Tensor:
-    """Rotated RoIAlign, then two orders of its orientations."""
-    # Half a pixel is not taken off.
+    """Pools with rotated RoIAlign, then interpolates between two orders of the orientations."""
+    # riroi_align_rotated does not subtract half a pixel.
     moved = rois + rois.new_tensor([0, 0.5 / SCALE, 0.5 / SCALE, 0, 0, 0])
     pooled = plain_roi_align_rotated(x, moved, SIZE, SCALE, 2)
     pooled = pooled.unflatten(1, (-1, ORIENTATIONS))
@@ -42,7 +42,7 @@ def plain_riroi_align_rotated(x: Tensor, rois: Tensor) -> Tensor:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for count, channels, height, width in SIZES:
         wide = torch.randn(1, channels, height, width, generator=generator).to(device)

@@ -19,7 +19,7 @@ SCALE = 0.25
 
 
 def plain_roi_align(x: Tensor, rois: Tensor, size: int, scale: float, ratio: int) -> Tensor:
-    """RoIAlign as one writes it in PyTorch, for one image: a gather of all samples' neighbours."""
+    """Computes RoIAlign of one image in plain PyTorch: gathers the neighbours of all samples."""
     height, width = x.shape[2:]
     low, high = rois[:, 1:3] * scale, rois[:, 3:5] * scale
     step = (high - low).clamp(min=1) / (size * ratio)
@@ -53,7 +53,7 @@ def random_rois(
     most: float,
     images: int = 1,
 ) -> Tensor:
-    """Centred anywhere on a map of the given size, with sides from ``least`` to ``most``."""
+    """Returns RoIs centred anywhere on the feature map, with sides from ``least`` to ``most``."""
     extent = torch.tensor([width, height]) / SCALE
     centre = torch.rand(count, 2, generator=generator) * extent
     side = least + torch.rand(count, 2, generator=generator) * (most - least)
@@ -62,7 +62,7 @@ def random_rois(
 
 
 def _atomics(device: torch.device) -> str:
-    """What must be said of torchvision's backward passes on a GPU: theirs may differ run to run."""
+    """Returns the caveat for torchvision's backward on a GPU, which may differ from run to run."""
     return "; torchvision: float atomics" if device.type == "cuda" else ""
 
 
@@ -83,7 +83,7 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
             rois = random_rois(generator, count, width, height, 40, 100, images).to(device)
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
                 x = wide.to(dtype).contiguous(memory_format=form)
-                # torchvision has no bfloat16; its float32 stands in for it.
+                # torchvision has no bfloat16 kernel, so its float32 kernel is timed instead.
                 x_theirs = x.float() if dtype == torch.bfloat16 else x
                 rois_theirs = rois.to(x_theirs.dtype)
                 shape = (images, CHANNELS, height, width)
@@ -187,7 +187,7 @@ def _multiscale(device: torch.device, generator: torch.Generator) -> Iterator[Ca
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     yield from _single_level(device, generator)
     yield from _multiscale(device, generator)

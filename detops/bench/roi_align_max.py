@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of roi_align_max against grid_sample, which is how one writes it in PyTorch."""
+"""Benchmarks of roi_align_max against grid_sample."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ OPS = ("roi_align_max",)
 
 
 def plain_roi_align_max(input: Tensor, boxes: Tensor) -> Tensor:
-    """Of one image: all samples at once, then their maxima."""
+    """Pools one image: samples everything at once, then takes maxima."""
     return by_rois(F.max_pool2d(plain_samples(input, boxes), SAMPLING), len(boxes))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for rois, channels, height, width in SIZES:
         x = torch.randn(1, channels, height, width, generator=generator).to(device)

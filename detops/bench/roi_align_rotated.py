@@ -23,7 +23,7 @@ SIZE = 7
 
 
 def plain_roi_align_rotated(x: Tensor, rois: Tensor, size: int, scale: float, ratio: int) -> Tensor:
-    """As one writes it in PyTorch, for one image: grid_sample of all samples, then their mean."""
+    """Computes it for one image in plain PyTorch: grid_sample of all samples, then the mean."""
     height, width = x.shape[2:]
     place = (torch.arange(size * ratio, device=x.device) + 0.5) / (size * ratio) - 0.5
     centre_x, centre_y, w, h, angle = (column.view(-1, 1, 1) for column in rois[:, 1:].unbind(1))
@@ -40,7 +40,7 @@ def plain_roi_align_rotated(x: Tensor, rois: Tensor, size: int, scale: float, ra
 
 
 def _rois(generator: torch.Generator, width: int, height: int) -> Tensor:
-    """Batch index, centre, sides of 40 to 100 pixels, angle."""
+    """Returns rows of batch index, centre, sides of 40 to 100 pixels and angle."""
     centre = torch.rand(COUNT, 2, generator=generator) * torch.tensor([width, height]) / SCALE
     side = 40 + torch.rand(COUNT, 2, generator=generator) * 60
     angle = torch.rand(COUNT, 1, generator=generator) * 360
@@ -91,7 +91,7 @@ def _deformed(x: Tensor, rois: Tensor, offset: Tensor, names: dict[str, Any]) ->
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for height, width in ((50, 84), (200, 336)):
         wide = torch.randn(1, CHANNELS, height, width, generator=generator).to(device)

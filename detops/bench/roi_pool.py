@@ -80,7 +80,7 @@ def _position_sensitive(device: torch.device, generator: torch.Generator) -> Ite
                     lambda: theirs(x, rois, 7, SCALE, *extra),  # noqa: B023
                     **common,
                 )
-                if op == "ps_roi_pool":  # theirs reaches the last row and column as well
+                if op == "ps_roi_pool":  # unlike ours, theirs covers the last row and column
                     common["quick"] = False
                 yield Case(
                     f"{op} backward",
@@ -92,7 +92,7 @@ def _position_sensitive(device: torch.device, generator: torch.Generator) -> Ite
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     yield from _roi_pool(device, generator)
     yield from _position_sensitive(device, generator)

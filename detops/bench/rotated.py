@@ -14,17 +14,17 @@ from .case import Case, clustered, gradients, uniform
 OPS = ("nms_rotated", "batched_nms_rotated", "box_iou_rotated", "rotated_iou")
 
 BYTES_PER_BOX = 5 * 4 + 4
-FLOPS_PER_PAIR = 10  # of those that are far apart, the most
+FLOPS_PER_PAIR = 10  # most pairs are far apart and cost only this
 
 
 def _rotated(generator: torch.Generator, boxes: Tensor) -> Tensor:
-    """Upright boxes, turned around their centres."""
+    """Rotates upright boxes around their centres by random angles."""
     angle = torch.rand(len(boxes), 1, generator=generator) * 360 - 180
     return torch.cat([ops.box_convert(boxes, "xyxy", "cxcywh"), angle], 1)
 
 
 def _corners(boxes: Tensor) -> Tensor:
-    """``[N, 4, 2]``, relative to the origin."""
+    """Returns the corners ``[N, 4, 2]`` in image coordinates."""
     angle = torch.deg2rad(boxes[:, 4:])
     sin, cos = angle.sin(), angle.cos()
     u = boxes[:, 2:3] / 2 * torch.cat([cos, -sin], 1)
@@ -37,7 +37,7 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
 
 
 def plain_rotated_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
-    """IoU of matched boxes: corners within the other box and crossings of sides, by angle."""
+    """Computes the IoU of matched pairs: sorts inner corners and edge crossings by angle."""
     a, b = _corners(boxes1), _corners(boxes2)
     side_a, side_b = a.roll(-1, 1) - a, b.roll(-1, 1) - b
     within_a = (_cross(side_a[:, None], b[:, :, None] - a[:, None]) >= 0).all(2)
@@ -52,7 +52,7 @@ def plain_rotated_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     corners = corners - (corners * real[..., None]).sum(1, keepdim=True) / count[..., None]
     angle = torch.atan2(corners[..., 1], corners[..., 0]).masked_fill(~real, 9)
     order = angle.argsort(1)
-    # What is no corner stands behind them, and repeats the first.
+    # Entries that are no corner sort last, and repeat the first corner.
     order = torch.where(real.gather(1, order), order, order[:, :1])
     corners = corners.gather(1, order[..., None].expand(-1, -1, 2)) * real.any(1)[:, None, None]
     common = _cross(corners, corners.roll(-1, 1)).sum(1) / 2
@@ -60,7 +60,7 @@ def plain_rotated_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for name, make, count, threshold in (
         ("clustered", clustered, 1000, 0.5),

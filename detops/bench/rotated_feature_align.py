@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of rotated_feature_align against grid_sample, as one writes it in PyTorch."""
+"""Benchmarks of rotated_feature_align against grid_sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = ((256, 128, 128), (256, 16, 16), (64, 50, 84), (16, 50, 84), (1, 128, 12
 
 
 def plain_rotated_feature_align(features: Tensor, boxes: Tensor, points: int) -> Tensor:
-    """All samples at once, then their sum."""
+    """Samples everything at once, then sums."""
     height, width = features.shape[2:]
     x, y, w, h, angle = (boxes * boxes.new_tensor([SCALE] * 4 + [math.pi / 180])).unbind(3)
     if points == 5:
@@ -41,14 +41,14 @@ def plain_rotated_feature_align(features: Tensor, boxes: Tensor, points: int) ->
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for channels, height, width in SIZES:
         for points, last in ((1, False), (5, False), (5, True)):
             form = torch.channels_last if last else torch.contiguous_format
             size = (1, channels, height, width)
             x = torch.randn(size, generator=generator).to(device).contiguous(memory_format=form)
-            # Around the pixel that each belongs to, some pixels of the map large.
+            # Boxes lie around their own pixels, with sides of a few feature map pixels.
             rows, cols = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
             centre = torch.stack([cols, rows], 2) + torch.randn(
                 height, width, 2, generator=generator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Takes the times."""
+"""Measures the benchmark cases."""
 
 from __future__ import annotations
 
@@ -85,31 +85,31 @@ MODULES = (
     heatmaps_to_keypoints,
     demo_ops,
 )
-LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one
+LEAST_SECONDS = 0.4  # minimum measurement per time: several calls, or one long call
 WARM_UP_SECONDS = 0.15
-# A time whose quartiles are further apart than this share of the median is taken again, and so is
-# one on more threads that is longer than on fewer: other processes have been at work.
+# A time is measured again if its interquartile range exceeds this fraction of the median, or if
+# more threads take longer than fewer: both suggest that other processes interfered.
 SCATTER, SLOWER, TRIES = 0.1, 1.1, 4
 COPIED = 1 << 26  # floats, far beyond any cache
 MULTIPLIED = 2048  # side of the matrices
-ON_GPU = 4  # times those, so that a launch does not count
+ON_GPU = 4  # factor for both on a GPU, to hide the launch overhead
 T = TypeVar("T")
 
 
 @dataclass
 class Machine:
-    """The device and what it can do at most, by number of threads."""
+    """The device, and its peak bandwidth and arithmetic rate by thread count."""
 
     name: str
     versions: dict[str, str]
-    bandwidth: dict[int, float] = field(default_factory=dict)  # bytes a second, read plus written
-    peak: dict[int, float] = field(default_factory=dict)  # float32 operations a second
-    device: str = "cpu"  # or cuda
+    bandwidth: dict[int, float] = field(default_factory=dict)  # bytes per second, read plus written
+    peak: dict[int, float] = field(default_factory=dict)  # float32 operations per second
+    device: str = "cpu"  # cpu or cuda
 
 
 @dataclass
 class Result:
-    """Medians in seconds, by number of threads; a version that there is not has none."""
+    """Median times in seconds by thread count; empty for an implementation that does not exist."""
 
     case: Case
     ours: dict[int, float]
@@ -118,24 +118,24 @@ class Result:
 
 
 def name_of(module: ModuleType) -> str:
-    """The name by which a module's benchmarks are asked for."""
+    """Returns the name that selects a module's benchmarks."""
     return module.__name__.rpartition(".")[2]
 
 
 def has_cases(module: ModuleType, word: str) -> bool:
-    """Whether ``word`` is the module's name, or some op of it may begin so."""
+    """Returns whether ``word`` is the module's name, or matches the start of one of its ops."""
     beginning = re.split("[ ,]", word)[0]
     return word == name_of(module) or any(op.startswith(beginning) for op in module.OPS)
 
 
 def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False) -> Iterator[Case]:
-    """The cases of the modules that ``ops`` names, and of ops that begin so; all without any.
+    """Yields cases selected by ``ops``: module names or prefixes of op names; empty for all.
 
-    ``quick`` takes a choice of them.
+    ``quick`` selects a subset.
     """
     wanted = tuple(ops)
     for module in MODULES:
-        # Nobody waits for inputs of hundreds of megabytes that are not measured.
+        # Skips modules early: their inputs can take hundreds of megabytes to generate.
         if wanted and not any(has_cases(module, word) for word in wanted):
             continue
         whole = not wanted or name_of(module) in wanted
@@ -145,11 +145,11 @@ def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False
 
 
 def steadiest(take: Callable[[], T], scatter: Callable[[T], float]) -> T:
-    """Tries up to `TRIES` times, until one hardly scatters; gives the steadiest of them.
+    """Measures up to `TRIES` times until the scatter is small, and returns the steadiest try.
 
     Args:
-        take: measures once more.
-        scatter: of a try, the distance between quartiles as a share of the median.
+        take: measures once.
+        scatter: returns the interquartile range of a try as a fraction of the median.
     """
     tries = [take()]
     while scatter(tries[-1]) > SCATTER and len(tries) < TRIES:
@@ -158,7 +158,7 @@ def steadiest(take: Callable[[], T], scatter: Callable[[T], float]) -> T:
 
 
 def _median(call: Call, threads: int) -> float:
-    # The first calls pay for memory, caches and clocks.
+    # The first calls pay for memory allocation, cold caches and low clock rates.
     torch.set_num_threads(threads)
     began = synchronised_clock()
     call()
@@ -173,7 +173,7 @@ def _median(call: Call, threads: int) -> float:
 
 
 def measure(case: Case, threads: Iterable[int]) -> Result:
-    """The versions side by side: torchvision's, then ours, for each number of threads."""
+    """Times torchvision, our op and plain PyTorch for each thread count."""
     result = Result(case, {}, {}, {})
     before = torch.get_num_threads()
     try:
@@ -204,7 +204,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def machine_of(device: torch.device) -> Machine:
-    """The names alone."""
+    """Returns the names and versions, without measuring."""
     import torchvision
 
     from .. import __version__
@@ -219,7 +219,7 @@ def machine_of(device: torch.device) -> Machine:
 
 
 def measure_machine(device: torch.device, threads: Iterable[int]) -> Machine:
-    """Bandwidth from a large copy, peak from a large matrix product."""
+    """Measures bandwidth with a large copy, and peak with a large matrix product."""
     machine = machine_of(device)
     copied, side = COPIED, MULTIPLIED
     if device.type == "cuda":

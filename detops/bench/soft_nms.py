@@ -19,7 +19,7 @@ BYTES_PER_BOX = 4 * 4 + 4
 def plain_soft_nms(
     boxes: Tensor, scores: Tensor, threshold: float, sigma: float, min_score: float, method: str
 ) -> tuple[Tensor, Tensor]:
-    """Soft-NMS as one writes it in PyTorch."""
+    """Computes Soft-NMS in plain PyTorch."""
     index = torch.arange(len(boxes), device=boxes.device)
     keep, kept = [], []
     while len(index):
@@ -40,7 +40,7 @@ def plain_soft_nms(
 def plain_matrix_nms(
     boxes: Tensor, scores: Tensor, sigma: float, min_score: float
 ) -> tuple[Tensor, Tensor]:
-    """Gaussian matrix NMS by the matrices of the paper."""
+    """Computes Gaussian matrix NMS with the matrices of the paper."""
     scores, order = scores.sort(descending=True, stable=True)
     iou = plain_iou(boxes[order], boxes[order]).triu(1)
     most = iou.amax(0)[:, None]
@@ -52,7 +52,7 @@ def plain_matrix_nms(
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for count in (1000, 5000):
         boxes, scores = (t.to(device) for t in clustered(generator, count))
@@ -68,7 +68,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             )
     for count in (2000, 10_000):
         boxes, scores = (t.to(device) for t in clustered(generator, count))
-        plain = count <= 2000  # holds several matrices of all overlaps
+        plain = count <= 2000  # larger inputs would need several matrices of all overlaps
         yield Case(
             "matrix_nms",
             f"{count:,} clustered, gaussian",

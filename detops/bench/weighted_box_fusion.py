@@ -17,7 +17,7 @@ OPS = ("weighted_box_fusion",)
 def plain_weighted_box_fusion(
     boxes: list[Tensor], scores: list[Tensor], labels: list[Tensor], threshold: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A box at a time against all fused boxes of its label."""
+    """Fuses one box at a time against all fused boxes of its label."""
     models = len(boxes)
     box, score, label = torch.cat(boxes), torch.cat(scores), torch.cat(labels)
     fused, confidences, classes = [], [], []
@@ -49,7 +49,7 @@ def plain_weighted_box_fusion(
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for models, count, labels in ((2, 10, 2), (3, 300, 80), (5, 1000, 1), (8, 5000, 80)):
         boxes, scores = clustered(generator, models * count)

@@ -15,7 +15,7 @@ from .case import Case
 
 OPS = ("winograd_conv2d",)
 
-# Images, channels in and out, height, width: ResNet's, a pyramid's, a mask head's, and others'.
+# Images, channels in and out, height, width: ResNet, a pyramid, a mask head, and others.
 SIZES = (
     (1, 64, 64, 200, 336),
     (1, 128, 128, 100, 168),
@@ -27,7 +27,7 @@ SIZES = (
     (1, 256, 256, 7, 7),
     (1, 8, 8, 12, 13),
 )
-# Those that training has at the sizes of a detector: a stage's of small images, and a mask head's.
+# Feature map sizes that occur in training: a stage on small images, and a mask head.
 GRADIENTS = ((50, 84), (14, 14))
 
 
@@ -40,7 +40,7 @@ def _plain_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All of them, one at a time."""
+    """Yields the benchmark cases one at a time."""
     generator = torch.Generator().manual_seed(0)
     for images, channels, outputs, height, width in SIZES:
         quick = channels == 8

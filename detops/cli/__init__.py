@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The `detops` command.
 
-Torch and the rest are imported by the commands that need them, so that help and usage errors are
-quick where `detops_command` has loaded this package without the one around it.
+Commands import torch and other packages themselves. Help and usage errors are therefore fast if
+`detops_command` has loaded this package without its parent package.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .errors import (
 )
 from .options import ASSETS, WITHOUT_ASSETS
 
-# Of a command that has no memory left: bytes for the words that say so. Python asks the system for
-# a MiB at a time.
+# Bytes reserved for the message that memory has run out. Python requests memory from the system a
+# MiB at a time.
 _RESERVE = 4 << 20
 
 
@@ -37,19 +37,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Args:
-        arguments: those after the program's name; the process's own by default.
+        arguments: arguments after the program's name; those of the process by default.
 
     Returns:
-        The exit status: 0; 2 for what the user can mend, told in one line on stderr; 1 otherwise,
-        and where a part of the work failed.
+        The exit status: 0 for success; 2 for errors that the user can fix, with one line on stderr;
+        1 for other errors, and if a part of the work failed.
     """
-    # A file's name that is no Unicode is printed as the bytes that it is.
+    # File names that are not valid Unicode are printed as their bytes.
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="surrogateescape")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     if debug:
-        # Taken wherever it stands, since one adds it to a command that just failed.
+        # Accepted anywhere, since users append it to a command that has failed.
         arguments = [argument for argument in arguments if argument != "--debug"]
     reserve = bytearray(_RESERVE)
     try:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return fail("stopped", INTERRUPTED)
     except SystemExit as stop:
-        # A signal, which several processes get together.
+        # A signal, which all processes receive. Only the main one prints it.
         if rank() == "0" and hasattr(stop, "message"):
             print(f"detops: {stop.message}", file=sys.stderr)
         return int(stop.code or 0)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if cause := cause_of(error):
             return fail(cause, INTERNAL_ERROR)
         if isinstance(error, user_errors()):
-            # A remedy in Python's terms is of no use here.
+            # Advice for the command line instead of for Python.
             advising = getattr(error, "advising", None)
             text = str(advising("--skip-broken") if advising else error)
             if not ASSETS.is_dir() and re.search(r"\b(tree_crowns|shapes)/", text):

@@ -30,9 +30,9 @@ def bench(
         typer.Option(metavar="OP", help="With corners: ops to take, or tiny. Repeatable."),
     ] = None,
 ) -> None:
-    """Time the operators against torchvision's and plain PyTorch.
+    """Time the operators against torchvision and plain PyTorch.
 
-    `detops bench corners` compares the RoI ops where inputs are unusual, and tiny calls of all ops.
+    `detops bench corners` compares the RoI ops on unusual inputs, and tiny calls of all ops.
 
     For example:
 

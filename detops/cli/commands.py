@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commands of `detops`: a file each. What they call is imported when they are called."""
+"""The commands of `detops`, one file each. They import what they need when they are called."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .weights import weights
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    # As plain text, help does not wait for what lays out Markdown.
+    # Plain text, so that help does not import a Markdown renderer.
     rich_markup_mode=None,
 )
 app.command()(train)
@@ -41,8 +41,7 @@ app.add_typer(data_app, name="data")
 
 for each in (app, compat_app, data_app):
     for command in each.registered_commands:
-        # Examples keep their lines, so that they can be pasted: click's mark of what is not to be
-        # wrapped stands in front of each.
+        # \b keeps click from wrapping the examples, so that they can be pasted.
         document = getattr(command.callback, "__doc__", None) or ""
         command.help = re.sub(r"\n\n {8}(?=\S)", "\n\n    \b\n        ", document)
 

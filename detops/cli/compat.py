@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops compat`: other packages on these ops, for good, in an environment."""
+"""`detops compat`: makes other packages in an environment use these ops permanently."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _change(act: Callable[[Sequence[str]], None], names: list[str], hook: Any) -
 
 @app.command()
 def enable(names: Names) -> None:
-    """Turn names on, from the next start of Python on.
+    """Enable packages, from the next start of Python on.
 
-    Writes one file, detops_compat.pth, into the environment's site-packages, and nothing into
-    other packages.
+    Writes one file, detops_compat.pth, into the environment's site-packages. Other packages are not
+    changed.
 
     For example:
 
@@ -53,7 +53,7 @@ def enable(names: Names) -> None:
 
 @app.command()
 def disable(names: Names) -> None:
-    """Take back what `enable` did.
+    """Undo `enable`.
 
     For example:
 
@@ -66,7 +66,7 @@ def disable(names: Names) -> None:
 
 @app.command("list")
 def list_names() -> None:
-    """Show what is on in this environment.
+    """Show which packages are enabled in this environment.
 
     For example:
 

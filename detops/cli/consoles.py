@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where commands print: results to stdout, all else to stderr."""
+"""Consoles of the commands: results go to stdout, everything else to stderr."""
 
 from rich.console import Console
 

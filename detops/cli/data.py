@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops data`: looks at data sets before a training does."""
+"""`detops data`: checks data sets before training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="Look at data sets before a training does.", no_args_is_h
 
 @app.callback()
 def data() -> None:
-    """Look at data sets before a training does."""
+    """Check data sets before training."""
 
 
 @app.command()
@@ -33,14 +33,14 @@ def check(
     images: Images = None,
     class_map: ClassMap = None,
 ) -> None:
-    r"""Tell what is broken in data sets, and show what is in them.
+    r"""Report problems in data sets, and show what they contain.
 
-    Problems are images that are missing, cut short or of another size, boxes without area or
-    outside of their image, unknown classes, ids and objects that come twice, and the same picture
-    twice, in one data set or in two. The exit status is 1 if there are any.
+    Problems are missing or truncated images, images of the wrong size, boxes without area or
+    outside their image, unknown classes, duplicate ids and objects, and duplicate images, in one
+    data set or in two. The exit status is 1 if there are any.
 
-    For each data set a sheet of samples is written, and with --config a histogram of its boxes'
-    sizes, with the anchors that they match.
+    For each data set, the command writes a sheet of samples. With --config it also writes a
+    histogram of box sizes, with the anchors that they match.
 
     For example:
 

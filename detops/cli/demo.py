@@ -21,7 +21,7 @@ def demo_command(
         typer.Option(help="Checkpoint to detect with.", show_default="the one that is shipped"),
     ] = None,
 ) -> None:
-    """Find the trees in a photograph, and time the operators against torchvision's.
+    """Find the trees in a photograph, and time the operators against torchvision.
 
     For example:
 

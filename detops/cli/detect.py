@@ -62,14 +62,13 @@ def detect(
     config: NetworkConfig = None,
     device: Device = None,
 ) -> None:
-    r"""Detect objects in pictures and videos, and draw them.
+    r"""Detect objects in images and videos, and draw them.
 
-    The tree-crown detector looks for trees in aerial photographs, and for nothing else; `detops
-    weights` lists others. An image that cannot be read is told of, and the others are worked on;
-    the exit status is then 1.
+    The default detector finds only tree crowns in aerial photographs; `detops weights` lists
+    others. An image that cannot be read is reported and skipped. The exit status is then 1.
 
-    Under torchrun several processes share the images, and their results are those of one. With
-    --resume a run that was killed goes on with the images that it had not finished.
+    Under torchrun, several processes share the images; the results are the same as with one. With
+    --resume, a run that was killed continues with the images that it had not finished.
 
     For example:
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How a command ends, and the one line on stderr that tells why."""
+"""Exit codes and one-line error messages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ USER_ERROR, INTERNAL_ERROR, SOME_FAILED, INTERRUPTED = 2, 1, 1, 130
 
 
 class UsageError(ValueError):
-    """A request that cannot be carried out as it stands."""
+    """A request that cannot be carried out as given."""
 
 
 class SomeFailed(Exception):
-    """A part of what was asked for could not be done; what could is done."""
+    """A part of the work failed; the rest is done."""
 
 
 def user_errors() -> tuple[type[Exception], ...]:
-    """The kinds of error that the user can mend."""
+    """Returns the types of errors that the user can fix."""
     kinds: tuple[type[Exception], ...] = (ValueError, OSError, ImportError)
     # A module that was never imported cannot have raised its error.
     for module, name in (("config", "ConfigError"), ("engine.train", "TrainingError")):
@@ -29,12 +29,12 @@ def user_errors() -> tuple[type[Exception], ...]:
     return kinds
 
 
-# What libraries say of a cause that they do not name.
+# Type and message of library errors that do not name their cause, with that cause.
 _CAUSES: tuple[tuple[type[Exception], str, str], ...] = (
     (MemoryError, "", "there is not enough memory"),
     (ImportError, "failed to map segment|[Cc]annot allocate", "there is not enough memory to load"),
     (RuntimeError, "can't allocate memory|allocation failed", "there is not enough memory"),
-    # What Python says where it has no memory to compile a module, or for an error.
+    # Python raises these if it has no memory to compile a module, or to create an exception.
     (SyntaxError, "", "a module is damaged, or there is not enough memory to compile it"),
     (ValueError, r"^field '\w+' is required for \w+$", "there is not enough memory for a module"),
     (SystemError, "without .*exception", "there is not enough memory for an error"),
@@ -48,7 +48,7 @@ _CAUSES: tuple[tuple[type[Exception], str, str], ...] = (
 
 
 def cause_of(error: Exception) -> str | None:
-    """What was behind an error that others raised, or None where its own text tells it."""
+    """Returns the cause of a library error, or None if its own message states it."""
     for kind, pattern, cause in _CAUSES:
         if isinstance(error, kind) and re.search(pattern, str(error)):
             return f"{cause}: {error}" if str(error) else cause
@@ -56,8 +56,8 @@ def cause_of(error: Exception) -> str | None:
 
 
 def fail(message: str, status: int) -> int:
-    """Tells the error in one line on stderr; gives the status back."""
-    # Every process tells its error, since that may be its alone, but the main one's looks plain.
+    """Prints the error in one line on stderr and returns the status."""
+    # Each process prints its error, since others may not have it. The main one omits its number.
     number = rank()
     who = "detops" if number == "0" else f"detops (process {number})"
     print(f"{who}: error: {' '.join(message.split())}", file=sys.stderr)
@@ -65,5 +65,5 @@ def fail(message: str, status: int) -> int:
 
 
 def rank() -> str:
-    """The number of this process among those of torchrun."""
+    """Returns the rank of this process under torchrun."""
     return os.environ.get("RANK", "0")

@@ -45,9 +45,9 @@ def evaluate_command(
     ] = None,
     device: Device = None,
 ) -> None:
-    r"""Rate a detector on data of COCO, LVIS, VOC, YOLO, CVAT, Label Studio, or on shapes.
+    r"""Evaluate a detector on COCO, LVIS, VOC, YOLO, CVAT or Label Studio data, or on shapes.
 
-    Under torchrun several processes share the images.
+    Under torchrun, several processes share the images.
 
     For example:
 

@@ -34,11 +34,11 @@ def export_command(
         Path | None, typer.Option(help="Compute in 8 bits, as fits these images.")
     ] = None,
 ) -> None:
-    r"""Write a detector for other runtimes, and compare it with PyTorch on a picture.
+    r"""Export a detector to another runtime, and compare it with PyTorch on an image.
 
-    The file takes images of any size and has the names of the classes and the tiling in it: `detops
-    detect --weights` needs nothing else. If it finds something else than PyTorch does, that is told
-    and the exit status is 1.
+    The file accepts images of any size, and it contains the class names and the tiling. `detops
+    detect --weights` needs nothing else. If its detections differ from those of PyTorch, the
+    command reports it, and the exit status is 1.
 
     For example:
 

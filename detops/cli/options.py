@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Options that several commands take, and the files that they name by default."""
+"""Options that several commands share, and their default files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def demo_files() -> Path:
-    """The demonstration's files: in a checkout those of the package, else detops-demo's."""
+    """Returns the folder of the demo's files: in the package in a checkout, else detops-demo's."""
     spec = None if (PACKAGE / "assets").is_dir() else find_spec("detops_demo")
     return Path(spec.origin).parent if spec and spec.origin else PACKAGE / "assets"
 
@@ -26,7 +26,7 @@ WITHOUT_ASSETS = "the demonstration's files are not installed: pip install 'deto
 TREE_CROWNS = ASSETS / "tree_crowns"
 DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
 SHAPES_WEIGHTS = ASSETS / "shapes" / "weights.pt"
-# Beside the package in a checkout, inside it in an installation.
+# Next to the package in a checkout, inside it in an installation.
 CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
 DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
 
@@ -56,7 +56,7 @@ ClassMap = Annotated[
 
 
 def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
-    """The config of a file and of `KEY VALUE` pairs; None without a file."""
+    """Loads the config of a file and of `KEY VALUE` pairs; returns None without a file."""
     from ..config import config_file, load_config
 
     if path is None:
@@ -67,7 +67,7 @@ def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
 
 
 def class_map_of(text: str | None) -> dict[str, str] | None:
-    """The pairs of a `--class-map`; None without one."""
+    """Reads the pairs of a `--class-map`; returns None without one."""
     from ..data import read_class_map
 
     return None if text is None else read_class_map(text)

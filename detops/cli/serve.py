@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops serve`: detectors on a page of this machine."""
+"""`detops serve`: detectors on a local web page."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def serve(
     ] = 0.05,
     device: Device = None,
 ) -> None:
-    r"""Open a page on this machine: drop a photograph on it and see what is found.
+    r"""Serve a local web page: drop a photograph on it and see the detections.
 
-    The page moves the threshold without detecting again, compares two detectors, and saves what
-    is found. A second tab shows what the ops do. Only this machine reaches the page unless --host
-    says otherwise; nothing that it needs is on the network. Ctrl-C ends it.
+    The page can change the threshold without detecting again, compare two detectors, and save the
+    detections. A second tab shows what the ops do. Only this machine can reach the page unless
+    --host allows others, and the page loads nothing from the network. Ctrl-C stops the server.
 
     For example:
 

@@ -56,18 +56,18 @@ def train(
     ] = False,
     device: Device = None,
 ) -> None:
-    r"""Train a detector on data of COCO, LVIS, VOC, YOLO, CVAT, Label Studio, or on shapes.
+    r"""Train a detector on COCO, LVIS, VOC, YOLO, CVAT or Label Studio data, or on shapes.
 
-    Writes checkpoint_000500.pt and so on (to resume from; the last three, and checkpoint.pt, a link
-    to the newest), weights.pt (to detect with), metrics.jsonl, results.json, which holds the
-    evaluation on DATASETS.TEST, and results.png and plots. The evaluation is done every
-    SOLVER.TEST_PERIOD steps, too; best.pt has the weights of the highest AP, and training ends
-    after SOLVER.PATIENCE evaluations without a higher one.
+    Writes checkpoint_000500.pt and so on to resume from (the last three, and checkpoint.pt, a link
+    to the newest), weights.pt to detect with, metrics.jsonl, results.json with the evaluation on
+    DATASETS.TEST, results.png and plots. The evaluation also runs every SOLVER.TEST_PERIOD steps.
+    best.pt has the weights with the highest AP, and training stops after SOLVER.PATIENCE
+    evaluations without a higher one.
 
-    Ctrl-C and SIGTERM end training with a checkpoint after the step that is being made; a second
-    Ctrl-C ends it at once.
+    Ctrl-C and SIGTERM stop training after the current step, with a checkpoint. A second Ctrl-C
+    stops it at once.
 
-    Under torchrun several processes train together, on one machine or more. With --resume a
+    Under torchrun, several processes train together, on one machine or more. With --resume, a
     process that dies costs at most SOLVER.CHECKPOINT_PERIOD steps.
 
     For example:

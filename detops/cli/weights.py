@@ -7,10 +7,10 @@ from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS
 
 
 def weights() -> None:
-    """List the detectors that there are weights of.
+    """List the detectors with available weights.
 
-    Those of torchvision are downloaded when they are first used. AP is COCO's, in percent, as
-    torchvision states it; the others' is in their README.
+    Weights of torchvision are downloaded on first use. Their AP is COCO AP in percent, as stated by
+    torchvision. The AP of the others is in their README.
 
     For example:
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Other packages' own names and conventions for what the ops do: :func:`provide`."""
+"""Runs other packages on detops, under their own names and conventions: :func:`provide`."""
 
 from .provided import Provided, provide
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""SciPy's linear_sum_assignment for the packages whose matchers call it, image by image."""
+"""A replacement for SciPy's linear_sum_assignment in matchers that call it once per image."""
 
 import math
 from collections.abc import Callable
@@ -11,16 +11,16 @@ import torch
 from .. import ops
 from ..contract import FLOAT
 
-# Of fewer costs SciPy has found the answer before these calls have reached an op.
+# Below this many costs, SciPy finishes before these calls reach the op.
 FEW = 5000
 
 
 def linear_sum_assignment(
     original: Callable[..., Any], cost_matrix: Any, maximize: bool = False
 ) -> tuple[Any, Any]:
-    """Rows, ascending, and their columns, as arrays of NumPy.
+    """Returns ascending rows and their columns as NumPy arrays.
 
-    What has no solution, or costs that are no numbers, are left to the original, for its errors.
+    Delegates infeasible problems and non-finite costs to the original, which raises its own errors.
     """
     cost = torch.as_tensor(cost_matrix)
     ours = cost.dim() == 2 and cost.dtype in FLOAT and cost.device.type == "cpu"
@@ -34,7 +34,7 @@ def linear_sum_assignment(
 
 
 def called_in(*modules: str) -> dict[tuple[str, str], Callable[..., Any]]:
-    """The replacement in modules that import it from SciPy, where that is installed."""
+    """Returns replacements for modules that import it from SciPy; empty without SciPy."""
     if find_spec("scipy") is None:
         return {}
     return {(module, "linear_sum_assignment"): linear_sum_assignment for module in modules}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Multi-scale deformable attention for packages that compute it by grid_sample, level by level.
+"""Multi-scale deformable attention for packages that call grid_sample once per level.
 
-Each function gets the package's own first, and leaves to it what ours does not take.
+The first argument of each function is the package's own function, which handles unsupported inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ def _attend(value: Tensor, shapes: Any, locations: Tensor, weights: Tensor) -> T
 def by_level(
     original: Function, value: Tensor, shapes: Any, locations: Tensor, weights: Tensor
 ) -> Tensor:
-    """Locations ``[N, Q, M, L, P, 2]``."""
+    """Accepts locations ``[N, Q, M, L, P, 2]``."""
     if not _taken(value, locations, weights):
         return original(value, shapes, locations, weights)
     return _attend(value, shapes, locations, weights)
@@ -56,7 +56,7 @@ def module(
     attention_weights: Tensor,
     im2col_step: int,
 ) -> Tensor:
-    """As :func:`by_level`, in a module's ``forward``."""
+    """Does the same as :func:`by_level`, as a module's ``forward``."""
     if not _taken(value, sampling_locations, attention_weights):
         rest = (level_start_index, sampling_locations, attention_weights, im2col_step)
         return original(self, value, value_spatial_shapes, value_spatial_shapes_list, *rest)
@@ -72,7 +72,7 @@ def in_one_row(
     num_points_list: Sequence[int] | None = None,
     method: str = "default",
 ) -> Tensor:
-    """Locations ``[N, Q, M, L * P, 2]``, or of several P, one for each level."""
+    """Accepts locations ``[N, Q, M, L * P, 2]``; delegates if P differs between levels."""
     alike = num_points_list is None or len(set(num_points_list)) == 1
     if not (alike and method == "default" and _taken(value, locations, weights)):
         rest = () if num_points_list is None else (num_points_list, method)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Other bodies for functions of other packages."""
+"""Replaces the code of functions in other packages."""
 
 import inspect
 import sys
@@ -18,10 +18,10 @@ BODIES: dict[str, Callable[..., Any]] = {}
 
 
 def _calling(key: str, function: FunctionType) -> CodeType:
-    """A body that calls ``BODIES[key]``, under the name and with the parameters of ``function``.
+    """Returns code that calls ``BODIES[key]``, with the name and parameters of ``function``.
 
-    Its defaults stay where they are, in ``function``; arguments arrive by position. TorchScript
-    compiles what stands in the file at the code's first line: the source of ``function``.
+    The defaults stay in ``function``; arguments are passed by position. TorchScript compiles the
+    source at the code's first line in its file: the source of ``function``.
     """
     names = ", ".join(inspect.signature(function, follow_wrapped=False).parameters)
     source = (
@@ -37,15 +37,15 @@ def _calling(key: str, function: FunctionType) -> CodeType:
 
 
 class Body:
-    """Another body for a function: whoever holds the function, under whatever name, gets it.
+    """Replaces the code of a function, so that every reference to the function is affected.
 
-    Detectors keep functions in attributes of their own (``roi_heads.box_similarity``), where no
-    search through modules would find them. The replacement gets the function as it was, and then
-    all of its arguments.
+    Detectors store functions in attributes such as ``roi_heads.box_similarity``, which a search
+    through modules would miss. The replacement receives the original function, followed by all of
+    its arguments.
     """
 
     def __init__(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
-        # torchvision wraps some functions; theirs is the body that counts.
+        # torchvision wraps some functions; the wrapped function has the code that matters.
         self.function: FunctionType = inspect.unwrap(attrgetter(name)(import_module(module)))
         self.code: CodeType = self.function.__code__
         original = FunctionType(
@@ -60,12 +60,12 @@ class Body:
         self.function.__code__ = _calling(self.key, self.function)
 
     def restore(self) -> None:
-        """Puts the function's own body back."""
+        """Restores the function's original code."""
         self.function.__code__ = self.code
 
 
 class Name:
-    """Another function under a name of a module, for one that is compiled and has no body."""
+    """Replaces a module attribute, for compiled functions that have no Python code."""
 
     def __init__(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
         self.module, self.name = import_module(module), name
@@ -73,14 +73,14 @@ class Name:
         setattr(self.module, name, partial(replacement, self.original))
 
     def restore(self) -> None:
-        """Puts the function back."""
+        """Restores the original function."""
         setattr(self.module, self.name, self.original)
 
 
 class Patch:
-    """Other bodies for functions of modules, those that are imported later included.
+    """Replaces functions of modules, including modules imported later.
 
-    With ``torchvision``, also :func:`detops.patch_torchvision` for what calls that package.
+    With ``torchvision``, also applies :func:`detops.patch_torchvision`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Patch:
             compiled = isinstance(attrgetter(name)(import_module(module)), BuiltinFunctionType)
             self.bodies.append((Name if compiled else Body)(module, name, replacement))
         except AttributeError:
-            # Another version of the package, which keeps the function elsewhere and needs no other.
+            # Another version of the package keeps the function elsewhere and needs no replacement.
             warnings.warn(
                 f"detops.compat: {module} has no {name}; it is left as it is", stacklevel=2
             )
@@ -116,7 +116,7 @@ class Patch:
         self.torchvision = import_module("detops").patch_torchvision()
 
     def restore(self) -> None:
-        """Puts everything back."""
+        """Restores all originals."""
         for module, action in self.watched:
             FINDER.unwatch(module, action)
         while self.bodies:
@@ -126,10 +126,10 @@ class Patch:
 
 
 def patch_installed(package: str, functions: dict[tuple[str, str], Callable[..., Any]]) -> Patch:
-    """Of a package that calls torchvision's ops as well.
+    """Patches the functions of a package that also calls torchvision ops.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
     if find_spec(package) is None:
         raise ImportError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What ops that write into buffers of the caller ask of them."""
+"""Checks and writes for ops that write into the caller's buffers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +13,15 @@ from ..contract_call import CLASSES
 
 
 def refuse(op: str, what: str) -> None:
-    """Raises an error of the op."""
+    """Raises a RuntimeError in the name of the op."""
     raise RuntimeError(f"detops.{op}: {what}")
 
 
 def check_buffer(op: str, name: str, buffer: Tensor, like: Tensor) -> None:
-    """A buffer has memory of its own: what is written to a negated view would be negated."""
+    """Rejects a buffer that the op cannot safely write to.
+
+    Its elements must not overlap in memory. Values written to a negated view would be negated.
+    """
     is_taken, words = CLASSES["float"]
     if not is_taken(buffer.dtype):
         refuse(op, f"{name} must be {words}, got {dtype_name(buffer.dtype)}")
@@ -44,7 +47,7 @@ def _layout(x: Tensor) -> str:
 
 @contextmanager
 def named(op: str) -> Iterator[None]:
-    """What an op says that is called here, as an error of this one."""
+    """Renames errors of the op called inside to this op."""
     try:
         yield
     except RuntimeError as error:
@@ -55,12 +58,12 @@ def named(op: str) -> Iterator[None]:
 
 
 class _Places:
-    """Where a tensor's elements lie in its storage, once it has that shape, in `unit` bytes."""
+    """Storage positions of a tensor's elements once it has shape ``shape``, in `unit` bytes."""
 
     def __init__(self, x: Tensor, shape: torch.Size, unit: int) -> None:
         each = x.element_size() // unit
         self.begin = each * int(x.storage_offset())
-        self.runs = [(1, each)]  # strides and sizes of the dimensions, as few as can be
+        self.runs = [(1, each)]  # merged strides and sizes of the dimensions
         dims = zip(x.stride(), x.shape, strict=True) if x.shape == shape else [(1, shape.numel())]
         for stride, size in sorted((each * stride, size) for stride, size in dims):
             last, length = self.runs[-1]
@@ -71,7 +74,7 @@ class _Places:
         self.end = self.begin + 1 + sum(stride * (size - 1) for stride, size in self.runs)
 
     def slices(self, first: int) -> Iterator[slice]:
-        """Of a sequence that has the place ``first`` at its beginning: as long ones as can be."""
+        """Yields slices, as long as possible, of a sequence that starts at position ``first``."""
         *others, (stride, size) = sorted(self.runs, key=lambda run: run[1])
         for steps in product(*(range(0, stride * size, stride) for stride, size in others)):
             begin = self.begin - first + sum(steps)
@@ -79,7 +82,7 @@ class _Places:
 
 
 def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Size) -> bool:
-    """Whether a byte of a, which has one place for each element, is b's too."""
+    """Returns whether a and b share a byte; elements of a must not overlap each other."""
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
     if not shape.numel() or not other_shape.numel():
@@ -89,7 +92,7 @@ def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Si
     if min(of_a.end, of_b.end) <= max(of_a.begin, of_b.begin):
         return False
     first = min(of_a.begin, of_b.begin)
-    # No tensor: it would have no memory where these have none.
+    # A bytearray, because a tensor would have no memory where a and b have none.
     marks = bytearray(max(of_a.end, of_b.end) - first)
     ones = b"\1" * max(size for _, size in of_a.runs)  # as long as a slice
     for part in of_a.slices(first):
@@ -103,9 +106,9 @@ def write(
     written: dict[str, tuple[Tensor, Tensor]],
     added: tuple[str, ...] = (),
 ) -> None:
-    """Writes all of these or none: into a buffer by its name, or adds to it.
+    """Writes all results or none, by copying to the named buffers or adding to them.
 
-    A buffer that a caller left empty, or made too small, takes the size of what is written.
+    Buffers of a different shape, such as empty ones, are resized to the result.
     """
     places = {name: (x, x.shape) for name, x in read.items() if x is not None}
     for name, (to, source) in written.items():

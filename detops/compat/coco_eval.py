@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The evaluation of ``detectron2._C``, by pycocotools: what ``COCOeval_opt`` calls."""
+"""The COCO evaluation of ``detectron2._C`` on pycocotools, as called by ``COCOeval_opt``."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass
 class InstanceAnnotation:
-    """An object, or a detection of one."""
+    """A ground-truth object or a detection."""
 
     id: int
     score: float
@@ -23,10 +23,10 @@ class InstanceAnnotation:
 
 
 class ImageEvaluation:
-    """The matches of one image, one category and one range of areas.
+    """The matches of one image, category and area range.
 
     Args:
-        matches: as ``pycocotools.cocoeval.COCOeval.evaluateImg`` returns them.
+        matches: result of ``pycocotools.cocoeval.COCOeval.evaluateImg``.
     """
 
     def __init__(self, matches: dict[str, Any] | None = None) -> None:
@@ -55,7 +55,7 @@ def evaluate_images(
     objects: Instances,
     detections: Instances,
 ) -> list[ImageEvaluation]:
-    """Matches detections with objects, by category, range of areas and image."""
+    """Matches detections with objects, ordered by category, area range and image."""
     from pycocotools.cocoeval import COCOeval
 
     judge = COCOeval(iouType="bbox")
@@ -70,13 +70,13 @@ def evaluate_images(
 
 
 def accumulate(params: Any, evaluations: Sequence[ImageEvaluation]) -> dict[str, Any]:
-    """Precision, recall and scores of all images, as flat arrays, and their ``counts``."""
+    """Returns precision, recall and scores over all images as flat arrays, and their ``counts``."""
     from pycocotools.cocoeval import COCOeval
 
     judge = COCOeval(iouType=params.iouType)
     judge.params = judge._paramsEval = params
     judge.evalImgs = [each.matches for each in evaluations]
-    with contextlib.redirect_stdout(io.StringIO()):  # its progress
+    with contextlib.redirect_stdout(io.StringIO()):  # hides its progress output
         judge.accumulate()
     found: dict[str, Any] = judge.eval
     return found | {name: found[name].ravel() for name in ("precision", "recall", "scores")}

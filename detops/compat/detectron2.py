@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What ``detectron2._C`` holds, and ``torch.ops.detectron2``.
+"""Contents of ``detectron2._C`` and ``torch.ops.detectron2``.
 
-Degrees, counter-clockwise, and ``aligned`` rotated RoIs are detectron2's conventions and ours.
+detectron2 has the conventions of detops: counter-clockwise degrees and ``aligned`` rotated RoIs.
 """
 
 from collections.abc import Callable
@@ -33,13 +33,13 @@ SCHEMAS = {
 
 
 def nms_rotated(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """A box falls where the IoU reaches the threshold on the CPU, and exceeds it on CUDA."""
+    """Suppresses a box if the IoU reaches the threshold on CPU, or exceeds it on CUDA."""
     bound = (above if dets.is_cuda else at_least)(iou_threshold, dets)
     return _ops.nms_rotated(dets, scores, bound)
 
 
 def roi_align_rotated_backward(grad: Tensor, *pooling: Any) -> Tensor:
-    """The gradient of the map."""
+    """Returns the gradient of the feature map."""
     return _ops.roi_align_rotated_backward(grad.contiguous(), *pooling)
 
 
@@ -81,12 +81,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def contents() -> dict[str, Any]:
-    """What ``detectron2._C`` holds."""
+    """Returns the contents of ``detectron2._C``."""
     return dict(FUNCTIONS)
 
 
 def register() -> None:
-    """Makes ``torch.ops.detectron2``, which detectron2's own library would."""
+    """Defines ``torch.ops.detectron2`` in place of detectron2's own library."""
     if not _REGISTERED:
         library = torch.library.Library("detectron2", "FRAGMENT")
         for name, schema in SCHEMAS.items():
@@ -96,6 +96,6 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Takes it away."""
+    """Removes ``torch.ops.detectron2``."""
     while _REGISTERED:
         _REGISTERED.pop()._destroy()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The functions that a detector of the maskrcnn-benchmark family calls by position.
+"""Functions that detectors of the maskrcnn-benchmark family call by position.
 
-Those that are ops of this package under the same name are not here. They write into buffers of the
-caller, and stand in ``torch.ops.detops`` and ``detops._C``; each is written with ops that have
-kernels, and so runs wherever they do. ``maskrcnn_benchmark._C`` is them and :func:`nms`, whose
-conventions are that project's.
+Functions that exist as ops of the same name are omitted here. The functions write into buffers of
+the caller, and are available in ``torch.ops.detops`` and ``detops._C``. They are composed of ops
+with kernels, so they run on every device that those support. ``maskrcnn_benchmark._C`` adds
+:func:`nms`, with the conventions of that project.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ class _Window:
         self.groups, self.offset_groups = groups, offset_groups
 
     def check(self, input: Tensor, offset: Tensor, weight: Tensor) -> None:
-        """The ops read from shapes what callers here say in numbers, too."""
+        """Checks arguments against shapes: callers pass sizes that our ops infer from shapes."""
         if not input.dim() == offset.dim() == weight.dim() == 4:
             dims = f"{input.dim()}, {offset.dim()} and {weight.dim()}"
             refuse(self.op, f"input, offset and weight must have 4 dimensions, got {dims}")
@@ -60,24 +60,24 @@ class _Window:
 
     def forward(self, input: Tensor, offset: Tensor, mask: Tensor | None, weight: Tensor,
                 bias: Tensor | None) -> Tensor:  # fmt: skip
-        """The convolution."""
+        """Computes the convolution."""
         self.check(input, offset, weight)
         with named(self.op):
             return _ops.deform_conv2d_forward(input, offset, mask, weight, bias, *self.sizes)
 
     def backward(self, grad: Tensor, input: Tensor, offset: Tensor, mask: Tensor | None,
                  weight: Tensor, bias: Tensor | None, wanted: list[bool]) -> Any:  # fmt: skip
-        """The gradients of input, offset, mask, weight and bias that are wanted."""
+        """Returns the requested gradients of input, offset, mask, weight and bias."""
         self.check(input, offset, weight)
-        # A sample at exactly -1 has no gradient here: torchvision's rule is another.
+        # Unlike in torchvision, a sample at exactly -1 has no gradient here.
         with named(self.op):
             return _ops.deform_conv2d_backward(
                 grad, input, offset, mask, weight, bias, *self.sizes, wanted, False
             )
 
 
-# Sizes along x come before those along y in the next three, `columns` and `ones` are left alone,
-# and the batch need not be a multiple of `im2col_step`.
+# In the next three functions, sizes along x precede those along y. They leave `columns` and `ones`
+# unchanged, and accept a batch that is no multiple of `im2col_step`.
 
 
 def _window(op: str, numbers: tuple) -> _Window:
@@ -119,7 +119,7 @@ def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: 
     """Adds ``scale`` times the gradient of the weights."""
     op = "deform_conv_backward_parameters"
     check_buffer(op, "gradWeight", grad_weight, input)
-    # Only the weights' sizes matter to their own gradient.
+    # The weight gradient depends only on the shape of the weights.
     grads = _window(op, numbers[:-2]).backward(
         grad_output, input, offset, None, grad_weight, None, [False, False, False, True, False]
     )
@@ -154,7 +154,7 @@ def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, 
                                    grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
                                    grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor,
                                    *numbers: Any) -> None:  # fmt: skip
-    """Adds to the gradients of weight and bias; the others are set."""
+    """Adds to the gradients of weight and bias, and overwrites the others."""
     op, with_bias = "modulated_deform_conv_backward", numbers[-1]
     check_buffer(op, "grad_input", grad_input, input)
     check_buffer(op, "grad_offset", grad_offset, input)
@@ -181,7 +181,7 @@ def deform_psroi_pooling_forward(input: Tensor, bbox: Tensor, trans: Tensor, out
                                  output_dim: int, group_size: int, pooled_size: int,
                                  part_size: int, sample_per_part: int,
                                  trans_std: float) -> None:  # fmt: skip
-    """Writes the pooled RoIs, and how many samples count in each bin."""
+    """Writes the pooled RoIs, and the number of samples per bin."""
     op = "deform_psroi_pooling_forward"
     check_buffer(op, "out", out, input)
     check_buffer(op, "top_count", top_count, input)
@@ -191,7 +191,7 @@ def deform_psroi_pooling_forward(input: Tensor, bbox: Tensor, trans: Tensor, out
             *(input, bbox, shifts, spatial_scale, output_dim, group_size),
             *(pooled_size, pooled_size, part_size, sample_per_part, trans_std),
         )
-    # One count for all channels of a class here, one for each there.
+    # Our op has one count per class; the caller expects one per output channel.
     counts = count.repeat_interleave(output_dim // count.size(1), 1)
     read = {"input": input, "bbox": bbox, "trans": shifts}
     write(op, read, {"out": (out, output), "top_count": (top_count, counts)})
@@ -231,7 +231,7 @@ def deform_psroi_pooling_backward(out_grad: Tensor, input: Tensor, bbox: Tensor,
     write(op, read | {"top_count": top_count}, written, added=tuple(written))
 
 
-# Class k is column k - 1 of the logits; 0 is the background, and a negative target is ignored.
+# Class k is column k - 1 of the logits. Class 0 is the background; negative targets are ignored.
 
 
 def _one_hot(op: str, logits: Tensor, targets: Tensor, num_classes: int, **others: Any) -> Tensor:
@@ -248,7 +248,7 @@ def _without_ignored(rows: Tensor, targets: Tensor) -> Tensor:
 def sigmoid_focalloss_forward(
     logits: Tensor, targets: Tensor, num_classes: int, gamma: float, alpha: float
 ) -> Tensor:
-    """``[N, C]`` losses."""
+    """Returns the ``[N, C]`` losses."""
     dense = _one_hot("sigmoid_focalloss_forward", logits, targets, num_classes)
     return _without_ignored(_ops.sigmoid_focal_loss_forward(logits, dense, alpha, gamma), targets)
 
@@ -256,7 +256,7 @@ def sigmoid_focalloss_forward(
 def sigmoid_focalloss_backward(
     logits: Tensor, targets: Tensor, d_losses: Tensor, num_classes: int, gamma: float, alpha: float
 ) -> Tensor:
-    """The gradient of the logits."""
+    """Returns the gradient of the logits."""
     op = "sigmoid_focalloss_backward"
     dense = _one_hot(op, logits, targets, num_classes, d_losses=d_losses)
     grad = _ops.sigmoid_focal_loss_backward(d_losses, logits, dense, alpha, gamma)
@@ -286,9 +286,9 @@ NAMES = (
 
 
 def nms(dets: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """The kept boxes in the order of the boxes; a box contains its last pixel.
+    """Returns kept boxes in their original order; boxes include their last pixel.
 
-    A box falls where the IoU reaches the threshold on the CPU, and where it exceeds it on CUDA.
+    A box is suppressed if the IoU reaches the threshold on CPU, or exceeds it on CUDA.
     """
     boxes = with_last_pixel(dets)
     if dets.is_cuda:
@@ -301,5 +301,5 @@ def nms(dets: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
 
 def contents() -> dict[str, Any]:
-    """What ``maskrcnn_benchmark._C`` holds."""
+    """Returns the contents of ``maskrcnn_benchmark._C``."""
     return {"nms": nms, **{name: getattr(_ops, name) for name in NAMES}}

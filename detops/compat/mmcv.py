@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What ``mmcv._ext`` holds: mmcv's names, arguments and conventions, on our ops.
+"""Contents of ``mmcv._ext``: mmcv's names, arguments and conventions, on detops ops.
 
-mmcv's Python allocates what an op writes; the functions here fill it as mmcv's kernels do. Angles
-are radians, clockwise unless said. What is not in FUNCTIONS raises NotImplementedError when it is
-called, so that mmcv can be imported whole.
+mmcv's Python allocates the outputs; these functions fill them as mmcv's kernels do. Angles are in
+radians, clockwise unless stated otherwise. All of mmcv can be imported: names missing from
+FUNCTIONS raise NotImplementedError only when called.
 """
 
 import math
@@ -58,7 +58,7 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Indices by descending score; ``offset`` is 1 where a box contains its last pixel."""
+    """Returns indices by descending score; ``offset`` is 1 if boxes include their last pixel."""
     if offset:
         bound = rounded_above(iou_threshold)
         return _ops.nms(with_last_pixel(boxes), scores, bound)
@@ -66,9 +66,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 
 def nms_match(dets: Tensor, iou_threshold: float) -> list[list[int]]:
-    """Groups of boxes, each with the kept one first and by descending score, as are the groups.
+    """Returns groups of boxes, each with the kept box first; boxes and groups descend by score.
 
-    A box falls at the threshold.
+    A box is suppressed if the IoU reaches the threshold.
     """
     boxes, scores = dets[:, :4], dets[:, 4]
     match = _ops.nms_match(boxes, scores, at_least(iou_threshold, boxes))
@@ -80,15 +80,15 @@ def nms_match(dets: Tensor, iou_threshold: float) -> list[list[int]]:
 
 
 def _degrees(boxes: Tensor) -> Tensor:
-    """Rotated boxes as ours: degrees, counter-clockwise."""
+    """Converts rotated boxes to our convention: degrees, counter-clockwise."""
     return torch.cat([boxes[:, :4], -torch.rad2deg(boxes[:, 4:5])], 1)
 
 
 def nms_rotated(dets: Tensor, scores: Tensor, order: Tensor, dets_sorted: Tensor, labels: Tensor,
                 iou_threshold: float, multi_label: int) -> Tensor:  # fmt: skip
-    """At the threshold a box falls on the CPU and stays on CUDA.
+    """Suppresses a box if the IoU reaches the threshold on CPU, or exceeds it on CUDA.
 
-    mmcv's kernels take labels, and never compare them.
+    mmcv's kernels accept labels but ignore them.
     """
     bound = (above if dets.is_cuda else at_least)(iou_threshold, dets)
     return _ops.nms_rotated(_degrees(dets), scores, bound)
@@ -97,7 +97,7 @@ def nms_rotated(dets: Tensor, scores: Tensor, order: Tensor, dets_sorted: Tensor
 def box_iou_rotated(
     boxes1: Tensor, boxes2: Tensor, ious: Tensor, mode_flag: int, aligned: bool
 ) -> None:
-    """IoU, or with ``mode_flag`` 1 the intersection over the area of the first box."""
+    """Writes the IoU, or with ``mode_flag`` 1 the intersection over the first box's area."""
     op = _ops.rotated_iou_forward if aligned else _ops.box_iou_rotated
     overlaps = op(_degrees(boxes1), _degrees(boxes2), "iof" if mode_flag == 1 else "iou")
     ious.copy_(overlaps.reshape(ious.shape))
@@ -106,10 +106,11 @@ def box_iou_rotated(
 def diff_iou_rotated_sort_vertices_forward(
     vertices: Tensor, mask: Tensor, num_valid: Tensor
 ) -> Tensor:
-    """``[B, N, 9]``: up to eight valid vertices by their angle, the first again, then padding.
+    """Returns ``[B, N, 9]``: up to 8 valid vertices by angle, the first again, then padding.
 
-    The vertices are relative to a place among them; the first two times four are corners. Padding
-    is the first crossing that is not valid, whose place and gradient are 0.
+    Vertices are relative to a point among them. The first eight are box corners, the rest edge
+    crossings. Padding is the index of the first invalid crossing, whose position and gradient are
+    0.
     """
     angle = torch.atan2(vertices[..., 1], vertices[..., 0])
     angle = torch.where(angle < 0, angle + 2 * math.pi, angle).masked_fill(~mask, math.inf)
@@ -124,12 +125,12 @@ def diff_iou_rotated_sort_vertices_forward(
 def bbox_overlaps(
     bboxes1: Tensor, bboxes2: Tensor, ious: Tensor, mode: int, aligned: bool, offset: int
 ) -> None:
-    """IoU, or with ``mode`` 1 the intersection over the area of the first box; 0 / 0 is NaN."""
+    """Writes the IoU, or with ``mode`` 1 intersection over the first box's area; 0 / 0 is NaN."""
     if offset:
         bboxes1, bboxes2 = with_last_pixel(bboxes1), with_last_pixel(bboxes2)
     ious.copy_(_ops.box_iou(bboxes1, bboxes2, "xyxy", "iof" if mode else "iou", aligned))
     if offset and ious.is_cuda:
-        return  # which divides by 1 at least
+        return  # mmcv's CUDA kernel clamps the divisor to 1
     empty = _ops.box_area(bboxes1) == 0
     if empty.any():
         empty = empty if aligned else empty[:, None]
@@ -142,7 +143,7 @@ def _one_hot(input: Tensor, target: Tensor) -> Tensor:
 
 
 def _row_weights(weight: Tensor, target: Tensor) -> Tensor | float:
-    """The weight of each row's class; 1 for the background, where mmcv reads beyond the end."""
+    """Returns the weight of each row's class; 1 for background, where mmcv reads out of bounds."""
     if not weight.numel():
         return 1.0
     known = (target >= 0) & (target < weight.numel())
@@ -156,7 +157,7 @@ def _by_row(weights: Tensor | float) -> Tensor | float:
 def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """``[N, C]`` losses of classes 0..C-1; any other class is the background."""
+    """Writes ``[N, C]`` losses of classes 0..C-1; any other class is background."""
     loss = _ops.sigmoid_focal_loss_forward(input, _one_hot(input, target), alpha, gamma)
     output.copy_(loss * _by_row(_row_weights(weight, target)))
 
@@ -164,14 +165,14 @@ def sigmoid_focal_loss_forward(
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
-    """The derivative of each loss."""
+    """Writes the derivative of each loss."""
     ones = torch.ones_like(input)
     grad = _ops.sigmoid_focal_loss_backward(ones, input, _one_hot(input, target), alpha, gamma)
     grad_input.copy_(grad * _by_row(_row_weights(weight, target)))
 
 
 def _of_class(softmax: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's probability of its class, and its logarithm."""
+    """Returns the probability of each row's class, and its logarithm."""
     p = softmax.gather(1, target.clamp(min=0)[:, None])[:, 0]
     return p, p.clamp(min=_TINY).log()
 
@@ -179,7 +180,7 @@ def _of_class(softmax: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def softmax_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """``[N]`` losses of probabilities; a negative class is ignored."""
+    """Writes ``[N]`` losses from probabilities; negative classes are ignored."""
     p, log_p = _of_class(input, target)
     loss = -alpha * (1 - p) ** gamma * log_p * _row_weights(weight, target)
     output.copy_(loss.masked_fill(target < 0, 0))
@@ -188,7 +189,7 @@ def softmax_focal_loss_forward(
 def softmax_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, buff: Tensor,
                                 grad_input: Tensor, gamma: float,
                                 alpha: float) -> None:  # fmt: skip
-    """The derivative of each loss to its row's logits."""
+    """Writes the derivative of each loss with respect to its row's logits."""
     p, log_p = _of_class(input, target)
     slope = gamma * (1 - p) ** (gamma - 1) * p * log_p if gamma else 0
     per_row = alpha * (slope - (1 - p) ** gamma) * _row_weights(weight, target)
@@ -197,7 +198,7 @@ def softmax_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, b
 
 
 def _rows(x: Tensor, planes: int, output: Tensor) -> Tensor:
-    """The first ``planes`` planes of the output's size that lie in the memory of each image."""
+    """Reads each image's memory as ``planes`` planes of the output's size."""
     height, width = output.shape[2:]
     if x.shape[1:] == (planes, height, width):
         return x
@@ -211,7 +212,7 @@ def _rows(x: Tensor, planes: int, output: Tensor) -> Tensor:
 
 def chamfer_distance_forward(xyz1: Tensor, xyz2: Tensor, dist1: Tensor, dist2: Tensor,
                              idx1: Tensor, idx2: Tensor) -> None:  # fmt: skip
-    """Squared distances, and which point is the nearest."""
+    """Writes squared distances and indices of the nearest points."""
     found = _ops.chamfer_distance_forward(xyz1, xyz2)
     for buffer, result in zip((dist1, dist2, idx1, idx2), found, strict=True):
         buffer.copy_(result)
@@ -233,7 +234,7 @@ def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, o
                                   pad_h: int, pad_w: int, dilation_h: int, dilation_w: int,
                                   group: int, deformable_group: int,
                                   with_bias: bool) -> None:  # fmt: skip
-    """Offsets and masks larger than the output are read by rows of the output, as they lie."""
+    """Reads larger offsets and masks as if they had the size of the output, like mmcv."""
     points = deformable_group * kernel_h * kernel_w
     _ops.modulated_deform_conv_forward(
         *(input, weight, bias, ones, _rows(offset, 2 * points, output)),
@@ -250,7 +251,7 @@ def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, 
                                    pad_h: int, pad_w: int, dilation_h: int, dilation_w: int,
                                    group: int, deformable_group: int,
                                    with_bias: bool) -> None:  # fmt: skip
-    """Adds to the gradients of weight and bias; the others are set."""
+    """Adds to the gradients of weight and bias, and overwrites the others."""
     points = deformable_group * kernel_h * kernel_w
     offset_rows, mask_rows = (
         _rows(offset, 2 * points, grad_output),
@@ -272,7 +273,7 @@ def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, 
 def ms_deform_attn_forward(value: Tensor, value_spatial_shapes: Tensor,
                            value_level_start_index: Tensor, sampling_locations: Tensor,
                            attention_weights: Tensor, im2col_step: int) -> Tensor:  # fmt: skip
-    """The batch need not be a multiple of ``im2col_step``."""
+    """Accepts a batch that is no multiple of ``im2col_step``."""
     levels = value_spatial_shapes, value_level_start_index
     return _ops.ms_deform_attn_forward(value, *levels, sampling_locations, attention_weights)
 
@@ -282,7 +283,7 @@ def ms_deform_attn_backward(value: Tensor, value_spatial_shapes: Tensor,
                             attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor,
                             grad_sampling_loc: Tensor, grad_attn_weight: Tensor,
                             im2col_step: int) -> None:  # fmt: skip
-    """The gradient of the value is added to, the others are set."""
+    """Adds to the gradient of the value, and overwrites the others."""
     grads = _ops.ms_deform_attn_backward(
         *(grad_output, value, value_spatial_shapes, value_level_start_index),
         *(sampling_locations, attention_weights),
@@ -293,14 +294,14 @@ def ms_deform_attn_backward(value: Tensor, value_spatial_shapes: Tensor,
 
 
 def get_compiler_version() -> str:
-    """In the place of a compiler's."""
+    """Returns the version of detops in place of a compiler version."""
     from .. import __version__
 
     return f"detops {__version__}"
 
 
 def get_compiling_cuda_version() -> str:
-    """Of the CUDA half."""
+    """Returns the CUDA version that the extension was built with."""
     version = _C.cuda_version
     return f"{version // 1000}.{version // 10 % 100}" if version else "not available"
 
@@ -367,7 +368,7 @@ def _missing(name: str) -> str:
 
 
 def _absent(name: str) -> Callable[..., Any]:
-    """What the module has under a name that is not in FUNCTIONS."""
+    """Resolves module attributes that FUNCTIONS lacks, to functions that raise."""
     if name.startswith("__"):
         raise AttributeError(f"module 'mmcv._ext' has no attribute {name!r}")
 
@@ -378,5 +379,5 @@ def _absent(name: str) -> Callable[..., Any]:
 
 
 def contents() -> dict[str, Any]:
-    """What ``mmcv._ext`` holds; versions of mmcv load different names."""
+    """Returns the contents of ``mmcv._ext``; different versions of mmcv load different names."""
     return {**FUNCTIONS, "__getattr__": _absent}

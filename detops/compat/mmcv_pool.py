@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""mmcv's RoI pooling, whose bins are not those of torchvision: corners are not rounded."""
+"""mmcv's RoI pooling, whose bins differ from torchvision: it does not round corners."""
 
 import torch
 from torch import Tensor
 
 
 def _edges(low: Tensor, size: Tensor, bins: int, limit: int) -> tuple[Tensor, Tensor]:
-    """Where the bins of each RoI begin and end, in whole pixels, ``[K, bins]``."""
+    """Returns the integer start and end of each RoI's bins, each ``[K, bins]``."""
     place = torch.arange(bins, device=low.device, dtype=low.dtype)
     step = (size / bins)[:, None]
     first = (place * step + low[:, None]).floor().clamp(0, limit)
@@ -24,7 +24,7 @@ def _bins(rois: Tensor, scale: float, height: int, width: int, bins: tuple[int, 
 def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor,
                      pooled_height: int, pooled_width: int,
                      spatial_scale: float) -> None:  # fmt: skip
-    """Maxima, and where they are, -1 for a bin without pixels; inverted boxes are left alone."""
+    """Writes maxima and their indices, -1 for bins without pixels; skips inverted boxes."""
     channels, height, width = input.shape[1:]
     bins = (pooled_height, pooled_width)
     rows, cols, valid = _bins(rois, spatial_scale, height, width, bins)
@@ -35,7 +35,7 @@ def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor
         top, bottom = edges[0][0][k], edges[0][1][k]
         left, right = edges[1][0][k], edges[1][1][k]
         image = input[index[k], :, min(top) : max(bottom)]
-        # A maximum is that of the first row which has it, and there of the first pixel.
+        # Ties go to the first row, and within it to the first pixel.
         best = input.new_full((channels, image.size(1), pooled_width), lowest)
         place = best.new_zeros(best.shape, dtype=torch.long)
         for j, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -59,7 +59,7 @@ def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor
 def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor,
                       pooled_height: int, pooled_width: int,
                      spatial_scale: float) -> None:  # fmt: skip
-    """Adds each bin's gradient where its maximum was."""
+    """Adds each bin's gradient at the position of its maximum."""
     images, channels, height, width = grad_input.shape
     plane = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
     at = plane[:, :, None, None] * (height * width) + argmax

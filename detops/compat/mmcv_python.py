@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Python of mmcv and of mmdet, which runs on it, where neither calls a compiled half.
+"""Patches Python code of mmcv and mmdet that bypasses the compiled module.
 
-Deformable attention on a CPU, which mmcv computes in a loop, and the matchers of mmdet.
+This covers deformable attention on CPU, which mmcv computes in a loop, and mmdet's matchers.
 """
 
 from collections.abc import Callable
@@ -19,5 +19,5 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 def patch() -> Patch:
-    """Until it is restored."""
+    """Applies the patch until it is restored."""
     return Patch(FUNCTIONS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""mmcv's ops on boxes of a map, on ours. Rotated ones are in radians."""
+"""mmcv's RoI ops on detops ops. Rotated RoIs are in radians."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Ten
                       argmax_x: Tensor, aligned_height: int, aligned_width: int,
                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
                       aligned: bool) -> None:  # fmt: skip
-    """``pool_mode`` is 1 for means and 0 for maxima."""
+    """Pools means if ``pool_mode`` is 1, and maxima if it is 0."""
     bins = (spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned)
     if pool_mode == 1:
         output.copy_(_ops.roi_align_forward(input, rois, *bins))
@@ -38,7 +38,7 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
 def _rotated_rois(rois: Tensor, spatial_scale: float, aligned: bool, clockwise: bool) -> Tensor:
     index, centre, size, angle = rois.float().split([1, 2, 2, 1], 1)
     if not aligned:
-        # Ours takes half a pixel of the map off, and lets a side be shorter than a pixel.
+        # Our op subtracts half a pixel of the feature map, and accepts sides shorter than a pixel.
         centre = centre + 0.5 / spatial_scale
         size = size.clamp(min=1 / spatial_scale)
     degrees = torch.rad2deg(-angle if clockwise else angle)
@@ -48,7 +48,7 @@ def _rotated_rois(rois: Tensor, spatial_scale: float, aligned: bool, clockwise: 
 def roi_align_rotated_forward(input: Tensor, rois: Tensor, output: Tensor, pooled_height: int,
                               pooled_width: int, spatial_scale: float, sampling_ratio: int,
                               aligned: bool, clockwise: bool) -> None:  # fmt: skip
-    """RoIs in radians, here counter-clockwise unless ``clockwise``."""
+    """Accepts RoIs in radians, counter-clockwise unless ``clockwise``."""
     rois = _rotated_rois(rois, spatial_scale, aligned, clockwise)
     bins = (spatial_scale, pooled_height, pooled_width, sampling_ratio)
     output.copy_(_ops.roi_align_rotated_forward(input, rois, *bins))
@@ -65,14 +65,14 @@ def roi_align_rotated_backward(grad_output: Tensor, rois: Tensor, grad_input: Te
 
 
 def _oriented(rois: Tensor) -> Tensor:
-    """RoIs with their angle in degrees; the op turns them clockwise itself."""
+    """Converts the angles of RoIs to degrees; the op itself handles ``clockwise``."""
     return torch.cat([rois[:, :5].float(), torch.rad2deg(rois[:, 5:].float())], 1)
 
 
 def riroi_align_rotated_forward(features: Tensor, rois: Tensor, output: Tensor, pooled_height: int,
                                 pooled_width: int, spatial_scale: float, num_samples: int,
                                 num_orientations: int, clockwise: bool) -> None:  # fmt: skip
-    """RoIs in radians, here counter-clockwise unless ``clockwise``."""
+    """Accepts RoIs in radians, counter-clockwise unless ``clockwise``."""
     bins = (spatial_scale, pooled_height, pooled_width, num_samples, num_orientations, clockwise)
     output.copy_(_ops.riroi_align_rotated_forward(features, _oriented(rois), *bins))
 
@@ -89,7 +89,7 @@ def riroi_align_rotated_backward(top_grad: Tensor, rois: Tensor, bottom_grad: Te
 
 def border_align_forward(input: Tensor, boxes: Tensor, output: Tensor, argmax_idx: Tensor,
                          pool_size: int) -> None:  # fmt: skip
-    """The largest sample of each border, and its number."""
+    """Writes the largest sample of each border, and its index."""
     pooled, argmax = _ops.border_align_forward(input, boxes, pool_size)
     output.copy_(pooled)
     argmax_idx.copy_(argmax)
@@ -104,14 +104,14 @@ def border_align_backward(grad_output: Tensor, boxes: Tensor, argmax_idx: Tensor
 
 def prroi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, pooled_height: int,
                        pooled_width: int, spatial_scale: float) -> None:  # fmt: skip
-    """The integral of each bin."""
+    """Writes the mean of each bin, integrated exactly."""
     bins = spatial_scale, pooled_height, pooled_width
     output.copy_(_ops.prroi_pool_forward(input, rois, *bins))
 
 
 def prroi_pool_backward(grad_output: Tensor, rois: Tensor, grad_input: Tensor, pooled_height: int,
                         pooled_width: int, spatial_scale: float) -> None:  # fmt: skip
-    """Adds to the gradient of the input, whose values are not asked for."""
+    """Adds to the gradient of the input; this gradient does not depend on the input's values."""
     how = spatial_scale, True, False
     grad_input.add_(_ops.prroi_pool_backward(grad_output, grad_input, rois, *how)[0])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""mmcv's Soft-NMS, down to which of several equal scores it takes first."""
+"""mmcv's Soft-NMS, including its order of equal scores."""
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ _METHODS = ("naive", "linear", "gaussian")
 
 def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
             min_score: float, method: int, offset: int) -> Tensor:  # fmt: skip
-    """Indices in the order of selection; writes the boxes with their scores into ``dets``.
+    """Returns indices in selection order, and writes the boxes with their scores into ``dets``.
 
-    A score is lowered where the IoU reaches the threshold. The best box stays, however low its
-    score.
+    A score is reduced if the IoU reaches the threshold. The best box is always kept, even if its
+    score is low.
     """
     if not len(boxes):
         return torch.empty(0, dtype=torch.int64, device=boxes.device)
@@ -36,7 +36,7 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
 
 
 def _without_value(boxes: Tensor, scores: Tensor, offset: int) -> bool:
-    """Whether a score, or the IoU of two boxes, may be NaN: such a score is below no floor."""
+    """Returns whether a score or an IoU may be NaN; a NaN score is never below the minimum."""
     area = _areas(boxes, offset)
     odd = int((area == 0).sum()) > 1 or bool((area < 0).any())
     return odd or not bool(area.isfinite().all()) or bool(scores.isnan().any())
@@ -47,19 +47,19 @@ def _areas(boxes: Tensor, offset: int) -> Tensor:
 
 
 def _first_best(score: Tensor) -> int:
-    """Where a search ends that takes what is greater than what it has: at a NaN in front."""
+    """Returns the result of mmcv's search with ``>``, which a leading NaN score stops."""
     if score[0].isnan():
         return 0
     numbers = score.nan_to_num(-torch.inf, torch.inf, -torch.inf)
-    # torch.max gives no promise about equal values.
+    # torch.max does not define which of several equal values it returns.
     return int((numbers == numbers.max()).nonzero()[0])
 
 
 def _one_by_one(boxes: Tensor, scores: Tensor, threshold: float, sigma: float, floor: float,
                 method: int, offset: int) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Among equal scores the first is taken, of a list in which the last fills each gap.
+    """Selects the first of equal scores, from a list in which the last entry fills each gap.
 
-    Which one that is depends on all gaps before it, so the list is kept as mmcv keeps it.
+    The order depends on all earlier gaps, so this maintains the list exactly as mmcv does.
     """
     threshold = torch.tensor(threshold, dtype=torch.float32).item()
     area = _areas(boxes, offset)
@@ -84,7 +84,7 @@ def _one_by_one(boxes: Tensor, scores: Tensor, threshold: float, sigma: float, f
         stays = ~(score < floor)
         count = int(stays.sum())
         place = torch.arange(count, device=boxes.device)
-        # What stays beyond the new end goes into the gaps before it, the last first.
+        # Entries to keep beyond the new end move into the gaps before it, the last entry first.
         place[~stays[:count]] = count + stays[count:].nonzero()[:, 0].flip(0)
         order, score = order[place], score[place]
     return torch.stack(keep), torch.stack(values)

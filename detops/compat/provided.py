@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Other packages on our ops, from :func:`provide` on until its handle is removed."""
+"""Runs other packages on detops, from :func:`provide` until its handle is removed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any
 
 _LOCK = threading.RLock()
-_OPEN: dict[str, int] = {}  # handles of a name that are open
+_OPEN: dict[str, int] = {}  # number of open handles per name
 _PATCHES: dict[str, Any] = {}
-# Names some of whose functions get other bodies, and the module whose `patch` does it.
+# Names that also patch Python functions, and the module whose `patch` does so.
 WITH_PATCH = {
     "mmcv": "mmcv_python",
     "torchvision": "torchvision",
@@ -48,7 +48,7 @@ def _end(name: str) -> None:
 
 
 class Provided:
-    """What :func:`provide` gives: on until it is removed.
+    """Handle returned by :func:`provide`; active until it is removed.
 
     Example:
         >>> provided = detops.compat.provide("torchvision")
@@ -75,7 +75,11 @@ class Provided:
             self._open = True
 
     def remove(self) -> None:
-        """Ends it, unless another handle of the name is open; twice is harmless."""
+        """Deactivates the handle.
+
+        The package is restored when the last handle of its name is removed. Further calls do
+        nothing.
+        """
         with _LOCK:
             if not self._open:
                 return
@@ -98,7 +102,7 @@ class Provided:
 
 
 def provide(name: str) -> Provided:
-    """Makes another package, unchanged, compute with these ops.
+    """Makes another package compute with detops, without changes to the package.
 
     ::
 
@@ -108,30 +112,31 @@ def provide(name: str) -> Provided:
         with detops.compat.provide("maskrcnn_benchmark"):
             from maskrcnn_benchmark import _C
 
-    ``"mmcv"``, ``"detectron2"`` and ``"maskrcnn_benchmark"`` have a compiled half, which is found
-    in detops: ``mmcv._ext``, ``detectron2._C`` (and ``torch.ops.detectron2``),
-    ``maskrcnn_benchmark._C``. No file of theirs is written or needed; it works where the compiled
-    half is not installed and has precedence where it is. Names, order of arguments, conventions and
-    results are that package's: angles, the last pixel, what happens at a threshold. A function that
-    detops does not have is there and raises NotImplementedError when it is called.
+    ``"mmcv"``, ``"detectron2"`` and ``"maskrcnn_benchmark"`` have a compiled module, which detops
+    supplies: ``mmcv._ext``, ``detectron2._C`` (and ``torch.ops.detectron2``) and
+    ``maskrcnn_benchmark._C``. It needs and writes no file of the package: it works where the
+    compiled module is not installed, and takes precedence where it is. Names, argument order,
+    conventions and results are those of the package: angles, the last pixel, comparison with
+    thresholds. Functions that detops lacks exist and raise NotImplementedError when called.
 
-    ``"torchvision"``, ``"transformers"`` and ``"ultralytics"`` have functions for which ours stand
-    in: see :func:`detops.patch_torchvision` for the first. In transformers it is the deformable
-    attention of Deformable DETR and its relatives, and the assignment in their matchers; in
-    ultralytics both of RT-DETR, and NMS. With ``"mmcv"`` mmdet's matchers change, too.
+    In ``"torchvision"``, ``"transformers"`` and ``"ultralytics"``, detops replaces functions. For
+    torchvision see :func:`detops.patch_torchvision`. In transformers these are the deformable
+    attention of Deformable DETR and related models, and the assignment in their matchers; in
+    ultralytics, the same two in RT-DETR, and NMS. ``"mmcv"`` also replaces the assignment in
+    mmdet's matchers.
 
-    It begins at once and holds for the process. The result ends it: by ``remove()``, or as a
-    context manager. Modules that were imported meanwhile keep the functions that they have taken
-    from a compiled half. ``detops compat enable NAME`` does the same for every Python that is
-    started in an environment, until ``detops compat disable NAME``.
+    The change takes effect at once and for the whole process. End it with ``remove()`` on the
+    returned handle, or use the handle as a context manager. Modules imported in between keep the
+    functions that they imported from a compiled module. ``detops compat enable NAME`` does the same
+    for every Python process started in an environment, until ``detops compat disable NAME``.
 
     Args:
-        name: one of the six.
+        name: name of the package, one of the six above.
 
     Raises:
-        ValueError: another name.
-        RuntimeError: the package has its own compiled half loaded already.
-        ImportError: a package of the last three is not installed.
+        ValueError: any other name.
+        RuntimeError: the package has already loaded its own compiled module.
+        ImportError: torchvision, transformers or ultralytics is not installed.
 
     Example:
         >>> import torchvision

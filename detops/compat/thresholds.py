@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Thresholds for our NMS ops, which suppress above them, that give what other comparisons give.
+"""Thresholds that make our NMS ops, which suppress above them, match other comparisons.
 
-Other packages take the threshold as a float32, and some of them suppress at it.
+Other packages read the threshold as a float32, and some suppress at equality.
 """
 
 import math
@@ -17,12 +17,15 @@ def _float32(x: float) -> Tensor:
 
 
 def above(threshold: float, boxes: Tensor) -> float:
-    """For IoU > float32(threshold)."""
+    """Returns the threshold for IoU > float32(threshold)."""
     return _float32(threshold).item()
 
 
 def at_least(threshold: float, boxes: Tensor) -> float:
-    """For IoU >= float32(threshold), where the IoU has the dtype of ``boxes``, float32 at least."""
+    """Returns the threshold for IoU >= float32(threshold).
+
+    The IoU has the dtype of ``boxes``, at least float32.
+    """
     value = _float32(threshold)
     if boxes.dtype == torch.float64:
         value = value.double()
@@ -30,22 +33,22 @@ def at_least(threshold: float, boxes: Tensor) -> float:
 
 
 def rounded_above(threshold: float) -> float:
-    """For float32(IoU) > float32(threshold), where the IoU is computed in double."""
+    """Returns the threshold for float32(IoU) > float32(threshold), with the IoU in double."""
     value = _float32(threshold)
     after = torch.nextafter(value, _float32(_HIGHEST))
     middle = (value.double() + after.double()) / 2
-    # Halfway between two float32, the one whose last bit is 0 is the rounded one.
+    # A double halfway between two float32 values rounds to the one whose last bit is 0.
     if after.view(torch.int32).item() % 2 == 0:
         middle = torch.nextafter(middle, value.double())
     return middle.item()
 
 
 def rounded_at_least(threshold: float) -> float:
-    """For float32(IoU) >= float32(threshold), where the IoU is computed in double."""
+    """Returns the threshold for float32(IoU) >= float32(threshold), with the IoU in double."""
     return rounded_above(torch.nextafter(_float32(threshold), _float32(-_HIGHEST)).item())
 
 
 def with_last_pixel(boxes: Tensor) -> Tensor:
-    """Boxes whose last pixel belongs to them, as boxes that end behind it."""
-    # x2 + 1 - x1 in float32 would round fractions other than x2 - x1 + 1 does.
+    """Converts boxes that include their last pixel to boxes that end behind it."""
+    # In float32, x2 + 1 - x1 may round differently from x2 - x1 + 1.
     return boxes.double() + torch.tensor([0.0, 0, 1, 1], dtype=torch.float64, device=boxes.device)

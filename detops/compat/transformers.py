@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The deformable attention and the matchers of transformers, and torchvision, which it calls."""
+"""Patches deformable attention and matchers of transformers, and torchvision, which it calls."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,5 +33,5 @@ MATCHERS = called_in(
 
 
 def patch() -> Patch:
-    """Until it is restored."""
+    """Applies the patch until it is restored."""
     return patch_installed("transformers", FUNCTIONS | MATCHERS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NMS, deformable attention and matching of ultralytics, and torchvision, which it calls, too."""
+"""Patches NMS, deformable attention and matching of ultralytics, and torchvision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,5 +25,5 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 def patch() -> Patch:
-    """Until it is restored."""
+    """Applies the patch until it is restored."""
     return patch_installed("ultralytics", FUNCTIONS)

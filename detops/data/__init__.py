@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Data sets in the usual formats, generated shapes, augmentation, tiling, loaders."""
+"""Datasets in the usual formats, generated shapes, augmentation, tiling, loaders."""
 
 from .catalog import load_datasets, open_dataset
 from .class_map import read_class_map

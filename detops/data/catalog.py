@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One way to open a data set, whatever its format."""
+"""Opening of datasets, whatever their format."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform", "merge
 
 
 def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
-    """Opens a data set by its path.
+    """Opens a dataset by its path.
 
-    The format is told by what is there: a folder with `Annotations` is Pascal VOC; one with
+    The format is detected from the contents: a folder with `Annotations` is Pascal VOC; one with
     `data.yaml`, `classes.txt` or `obj.names`, or a YAML file, is YOLO; one with `annotations.xml`,
-    or an XML file, is CVAT. Any other folder is searched for its JSON file, in itself and in
-    `annotations`; that is Label Studio if it holds a list, LVIS if its categories have
-    frequencies, COCO otherwise. Without one, XML files in `annotations` are Pascal VOC.
+    or an XML file, is CVAT. Any other folder is searched for a JSON file, and so is its folder
+    `annotations`. The JSON file is Label Studio if it contains a list, LVIS if its categories have
+    frequencies, COCO otherwise. Without a JSON file, XML files in `annotations` are Pascal VOC.
 
     Args:
-        spec: a path; a relative one is looked for in the working folder, then among the
-            demonstration's files, then beside the package. A format before it, as in
-            ``voc:data/VOC2007``, is not guessed; ``shapes:train`` and ``shapes:test`` are
-            generated. Options may follow as in an address:
+        spec: a path; a relative one is searched for in the working folder, then among the demo
+            files, then next to the package. A format can precede it, as in ``voc:data/VOC2007``;
+            ``shapes:train`` and ``shapes:test`` are generated. Options can follow as in a URL:
             ``voc:data/VOC2007?split=val&difficult=use``.
-        options: of the format's class, besides those in `spec`: see `DetectionDataset` (on_error,
-            check, masks, keypoints, transform, merged), `CocoDetection` (image_dir),
-            `VocDetection`, `YoloDetection`, `CvatDetection`, `LabelStudioDetection`, `Shapes`.
-            `split` chooses among a COCO folder's files the one that has it in its name.
+        options: options of the format's class, in addition to those in `spec`: see
+            `DetectionDataset` (on_error, check, masks, keypoints, transform, merged),
+            `CocoDetection` (image_dir), `VocDetection`, `YoloDetection`, `CvatDetection`,
+            `LabelStudioDetection`, `Shapes`. In a COCO folder, `split` selects the file with that
+            text in its name.
 
     Raises:
-        AnnotationError: nothing is there, its format is not known, or its class refuses it.
-        ValueError: an option that the format does not have, or a value it cannot have.
+        AnnotationError: the path does not exist, its format is unknown, or its class rejects it.
+        ValueError: the format does not have an option, or the option's value is invalid.
 
     Example:
         >>> dataset = open_dataset("tree_crowns/val.json")
@@ -77,7 +77,7 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     else:
         place = rest
     if kind == "shapes":
-        options.pop("merged", None)  # their names all differ
+        options.pop("merged", None)  # the names of shapes are unique
         return _open(kind, text, place, options)
     path = resolve_path(place)
     if not path.exists():
@@ -95,20 +95,20 @@ def load_datasets(
     class_map: ClassMap | None = None,
     **options: Any,
 ) -> list[DetectionDataset]:
-    """Opens data sets that share their categories: the same names, in the order of their ids.
+    """Opens datasets that share their categories: the same names, in the order of their ids.
 
     Args:
         paths: see `open_dataset`.
-        image_dir: folder of the images, of data sets in COCO, LVIS, CVAT and Label Studio format.
+        image_dir: folder of the images, for datasets in COCO, LVIS, CVAT and Label Studio format.
         on_error: see `DetectionDataset`.
-        class_map: other names for categories, by their own; see `DetectionDataset.rename`. A name
-            need not be in all of the data sets.
+        class_map: new category names by old ones; see `DetectionDataset.rename`. A name need not be
+            in all of the datasets.
         options: see `open_dataset`.
 
     Raises:
-        AnnotationError: no path given, categories differ by more than case, or a data set is
-            refused.
-        ValueError: a name in `class_map` is in none of the data sets.
+        AnnotationError: no path is given, categories differ by more than case, or a dataset is
+            rejected.
+        ValueError: a name in `class_map` is in none of the datasets.
 
     Example:
         >>> train, val = load_datasets(["tree_crowns/train.json", "tree_crowns/val.json"])
@@ -130,10 +130,10 @@ def load_datasets(
 
 
 def different_categories(datasets: Iterable[tuple[object, DetectionDataset]]) -> Iterator[str]:
-    """A line for each data set whose categories differ, by more than case, from the first one's.
+    """Yields a line for each dataset whose categories differ, ignoring case, from the first one's.
 
     Args:
-        datasets: with what they are called in the lines.
+        datasets: pairs of a name, for the lines, and a dataset.
     """
     named = list(datasets)
     for name, other in named[1:]:
@@ -144,9 +144,9 @@ def different_categories(datasets: Iterable[tuple[object, DetectionDataset]]) ->
 
 
 def distinct_names(datasets: Iterable[DetectionDataset]) -> list[str]:
-    """Names of the data sets' files, or paths where two files have one name.
+    """Returns the datasets' file names, or their paths if two files have the same name.
 
-    Data sets of one file, which are splits of it, are numbered.
+    Datasets from the same file, which are splits of it, are numbered.
     """
     paths = [dataset.path for dataset in datasets]
     same_name, same_path = Counter(path.name for path in set(paths)), Counter(paths)
@@ -159,7 +159,7 @@ def distinct_names(datasets: Iterable[DetectionDataset]) -> list[str]:
 
 
 def resolve_path(path: str | Path) -> Path:
-    """A data path as given if it exists, else among the demo's files or beside the package."""
+    """Returns a data path as given if it exists, else in the demo files or next to the package."""
     from ..cli.options import ASSETS
 
     candidates: Iterable[Path] = (Path(path), ASSETS / path, PACKAGE.parent / path)
@@ -167,12 +167,12 @@ def resolve_path(path: str | Path) -> Path:
 
 
 def rename_all(datasets: Sequence[DetectionDataset], class_map: ClassMap) -> None:
-    """Gives the categories of data sets other names, which need not be in all of them.
+    """Renames categories of datasets; a name need not be in all of them.
 
     Raises:
-        ValueError: a name in `class_map` is in none of the data sets.
+        ValueError: a name in `class_map` is in none of the datasets.
     """
-    # All names at once, to find one that is in none of them.
+    # Check all names together, to find one that is in none of the datasets.
     renamed([name for dataset in datasets for name in dataset.names], class_map, "data sets")
     for dataset in datasets:
         known = set(_folded(dataset))
@@ -184,7 +184,7 @@ def _folded(dataset: DetectionDataset) -> list[str]:
 
 
 def _told_by_name(path: Path) -> str:
-    """The format that a file's suffix or a folder's contents show; empty for those of JSON."""
+    """Returns the format that the name or the folder's contents show; empty for JSON formats."""
     if path.is_file():
         if is_yaml(path):
             return "yolo"
@@ -199,11 +199,11 @@ def _told_by_name(path: Path) -> str:
 
 
 def _told_by_content(path: Path) -> str:
-    """The format of a JSON file."""
+    """Returns the format of a JSON file."""
     content = path.read_bytes().removeprefix(BOM_UTF8)
     if content.lstrip().startswith(b"["):
         return "label-studio"
-    # A word that COCO files have no use for; and LVIS's reader reads them as well.
+    # COCO files have no such key, and the LVIS reader could read them anyway.
     return "lvis" if b'"frequency"' in content else "coco"
 
 

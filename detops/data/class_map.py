@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Other names for the categories of a data set."""
+"""Renaming of categories."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ClassMap = Mapping[str, str]
 
 
 def read_class_map(text: str) -> dict[str, str]:
-    """New names by old ones, as a command line gives them.
+    """Parses a class map from the command line: new names by old ones.
 
     Args:
-        text: "Tree=tree,Auto=car", or a YAML or JSON file of such pairs, which names with commas or
-            equals signs need.
+        text: "Tree=tree,Auto=car", or a YAML or JSON file of such pairs, which is required for
+            names with commas or equals signs.
 
     Raises:
-        ValueError: it is neither, or gives one category two names.
+        ValueError: the text is neither, or gives a category two names.
 
     Example:
         >>> read_class_map("Tree=tree,Auto=car")
@@ -38,12 +38,12 @@ def read_class_map(text: str) -> dict[str, str]:
 
 
 def renamed(names: Sequence[str], class_map: ClassMap, where: object) -> list[str]:
-    """The names with those changed that the map has, whatever their case.
+    """Returns the names as changed by a class map, ignoring case.
 
     Args:
-        names: of the categories.
+        names: names of the categories.
         class_map: new names by old ones.
-        where: whose names they are, for messages.
+        where: owner of the names, for messages.
 
     Raises:
         ValueError: neither an old name nor its new one is among the names.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detection data sets in COCO and LVIS format, and writing them."""
+"""Datasets in COCO and LVIS format, and export to COCO."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class CocoDetection(DetectionDataset):
 
     Args:
         annotation_file: the JSON file.
-        image_dir: folder of the images; by default the first of these that has the first image: the
-            annotation file's folder, `images` in it, and, where that folder is `annotations`,
-            beside it the folder that the last part of the file's name tells
-            (`instances_val2017.json`: `val2017`, `images/val2017`), `images`, or its parent. File
-            names may be those of annotation tools: see :func:`detops.data.files.named_file`.
+        image_dir: folder of the images. By default, the first of these that contains the first
+            image: the annotation file's folder; `images` in it; and, if the folder is called
+            `annotations`, these in its parent: the folder named by the last part of the file name
+            (`instances_val2017.json`: `val2017`, `images/val2017`), `images`, and the parent
+            itself. Names that annotation tools have changed are found too: see
+            :func:`detops.data.files.named_file`.
         options: see `DetectionDataset`: on_error, check, masks, keypoints, transform.
 
     Raises:
@@ -62,13 +63,13 @@ class CocoDetection(DetectionDataset):
 class LvisDetection(CocoDetection):
     """Images and objects of one LVIS annotation file ("LVIS", Gupta et al., 2019).
 
-    LVIS is COCO with more categories than anyone could mark in every image. What it says about
-    that stays in `images`: `neg_category_ids`, the categories looked for and not there, and
-    `not_exhaustive_category_ids`, those of which not every object is marked. Images without a file
-    name are found by the last two parts of their `coco_url`, or by the last.
+    LVIS is COCO with more categories than can be annotated in every image. The records in `images`
+    keep what it states about that: `neg_category_ids`, the categories verified to be absent, and
+    `not_exhaustive_category_ids`, those with unannotated objects. Images without a file name are
+    found by the last two parts of their `coco_url`, or by the last.
 
-    Evaluation is COCO's: it takes an object that is not marked for one that is not there, and so
-    rates a detector lower than LVIS's own evaluation would.
+    Evaluation is COCO's. It treats unannotated objects as absent, and therefore rates a detector
+    lower than LVIS's own evaluation would.
 
     Args:
         annotation_file: the JSON file.
@@ -106,10 +107,10 @@ class LvisDetection(CocoDetection):
 
 
 def read_coco(path: Path) -> dict[str, Any]:
-    """A COCO file's dict: lists of dicts under images, categories, annotations, with their ids.
+    """Reads a COCO file: lists of dicts under images, categories and annotations, with their ids.
 
     Raises:
-        AnnotationError: it cannot be read or is not COCO.
+        AnnotationError: the file cannot be read or is not COCO.
     """
     data = read_json(path)
     if not isinstance(data, dict):
@@ -145,13 +146,13 @@ def read_coco(path: Path) -> dict[str, Any]:
 
 
 def export_coco(dataset: DetectionDataset, folder: str | Path) -> Path:
-    """Writes a data set as a COCO folder: `annotations.json`, and the images as PNG in `images`.
+    """Writes a dataset as a COCO folder: `annotations.json`, and PNG images in `images`.
 
-    What is read back is the same to the last bit.
+    Reading it back gives the same dataset, to the last bit.
 
     Args:
-        dataset: of any format; with masks only if it was opened with masks.
-        folder: made if missing; files of the same names are overwritten.
+        dataset: a dataset of any format; masks are written only if it was opened with masks.
+        folder: created if missing; existing files of the same names are overwritten.
 
     Returns:
         Path of the JSON file.
@@ -167,7 +168,7 @@ def export_coco(dataset: DetectionDataset, folder: str | Path) -> Path:
     truth = dataset.ground_truth()
     images = []
     for index, image in enumerate(truth["images"]):
-        # Numbered: names of two folders may be the same.
+        # Numbered, because images of different folders may have the same name.
         name = f"{index:06d}.png"
         write_png(dataset.image(index), str(folder / "images" / name), compression_level=3)
         images.append(image | {"file_name": name})
@@ -201,18 +202,18 @@ def _image_dir(path: Path, images: Sequence[dict]) -> Path:
 
 
 def _file_name(folder: Path, image: dict) -> Any:
-    """The name of an image's file under the folder; whatever else the record has for a name."""
+    """Returns the name of an image's file under the folder, or the record's if it is no text."""
     name = _told_name(folder, image)
     return named_file(folder, name) if isinstance(name, str) else name
 
 
 def _told_name(folder: Path, image: dict) -> Any:
-    """The name that the record has for an image's file, or that its address ends in."""
+    """Returns the record's name of an image's file, or the one that its address ends in."""
     return image["file_name"] if "file_name" in image else _file_of_url(folder, image["coco_url"])
 
 
 def _file_of_url(folder: Path, url: Any) -> Any:
-    """File name of an image known by its address: its last two parts if they are there."""
+    """Returns the file name in an image's URL: its last two parts if they exist, else the last."""
     if not isinstance(url, str):
         return url
     parts = url.split("/")[-2:]

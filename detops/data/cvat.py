@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detection data sets exported by CVAT as "CVAT for images"."""
+"""Datasets exported by CVAT as "CVAT for images"."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .problems import AnnotationError, Problems, known_size
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 FILE_NAME = "annotations.xml"
-# What an image's element has besides shapes.
+# Children of an image element that are not shapes.
 NO_SHAPES = ("attribute", "tag")
 
 
 class CvatDetection(DetectionDataset):
-    """Images and objects of an `annotations.xml` of CVAT's, version 1.1, "CVAT for images".
+    """Images and objects of a CVAT `annotations.xml`, version 1.1, "CVAT for images".
 
-    Boxes, turned ones too, polygons and masks are read; polylines, points, ellipses, skeletons and
-    cuboids count as broken, and so do the tracks of a video. Categories are the labels of the task,
-    job or project, in its order. Images are looked for beside the file, in `images`, and there in
-    the folder of their subset (`images/default`).
+    Boxes (also rotated ones), polygons and masks are read. Polylines, points, ellipses, skeletons
+    and cuboids count as broken, and so do the tracks of a video. Categories are the labels of the
+    task, job or project, in its order. Images are searched for next to the file, in `images`, and
+    there in the folder of their subset (`images/default`).
 
     Args:
         root: the file, or its folder.
@@ -35,8 +35,8 @@ class CvatDetection(DetectionDataset):
         options: see `DetectionDataset`: on_error, check, masks, transform.
 
     Raises:
-        AnnotationError: the file is missing or not CVAT's, or, with on_error="raise", something in
-            it is broken.
+        AnnotationError: the file is missing or not in CVAT format, or, with on_error="raise",
+            something in it is broken.
 
     Example:
         >>> from PIL import Image
@@ -113,7 +113,7 @@ def _objects(
 def _geometry(
     shape: ElementTree.Element, image: dict[str, Any], folder: Path
 ) -> dict[str, Any] | None:
-    """A shape in COCO's terms; None for one of a kind that is not read, ValueError if broken."""
+    """Converts a shape to COCO fields; None for an unsupported kind, ValueError if broken."""
     if shape.tag == "box":
         left, top, right, bottom = (_number(shape, corner) for corner in CORNERS)
         box = [left, top, right - left, bottom - top]
@@ -127,7 +127,7 @@ def _geometry(
         return {"segmentation": [[float(v) for point in points for v in point.split(",")]]}
     if shape.tag == "mask":
         size = known_size(image, folder)
-        # An image file that cannot be read is reported by itself.
+        # An image file that cannot be read is reported separately.
         return {"segmentation": _mask(shape, *size)} if size else {}
     return None
 
@@ -137,7 +137,7 @@ def _number(shape: ElementTree.Element, name: str, default: str = "") -> float:
 
 
 def _mask(shape: ElementTree.Element, width: Any, height: Any) -> dict[str, Any]:
-    """CVAT's run lengths, row by row within a box, as COCO's of the whole image."""
+    """Converts CVAT run lengths, row by row within a box, to COCO's of the whole image."""
     if not (type(height) is type(width) is int and height * width <= MAX_PIXELS):
         raise SegmentationError(f"mask of an image of {width} x {height} pixels")
     counts = [int(count) for count in shape.get("rle", "").split(",")]

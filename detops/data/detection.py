@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The data set all formats become: images with boxes, masks and keypoints."""
+"""The common form of all datasets: images with boxes, masks and keypoints."""
 
 from __future__ import annotations
 
@@ -38,63 +38,66 @@ from .problems import (
 Target = dict[str, Any]
 Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 
-# Decoding a large photograph costs more than cropping it, and iteration-based training comes back
-# to the same photograph many times; 16 of them are a few hundred MB at most.
+# Decoding a large photograph costs more than cropping it, and iteration-based training revisits the
+# same photographs many times. 16 of them take a few hundred MB at most.
 CACHED_IMAGES = 16
 
 
 class DetectionDataset(Dataset):
-    """Images and their objects, from records in COCO's terms; readers of formats derive from it.
+    """Images and their objects, from COCO-style records; base class of the format readers.
 
-    Category ids are mapped to contiguous labels 1..C in ascending order of id; 0 is background.
-    An item is `(image, target)`: image uint8 [3, H, W]; target a dict of `boxes` float32 [n, 4]
-    xyxy in pixels, `labels` int64 [n], `image_id`, and where asked for `masks` uint8 [n, H, W] and
-    `keypoints` float32 [n, k, 3] (x, y, visibility). Crowd annotations are left out of the targets
-    and kept for evaluation. With a transform, an item is what the transform makes of both.
+    Category ids are mapped to contiguous labels 1..C in ascending order of id; 0 is background. An
+    item is `(image, target)`: image uint8 [3, H, W]; target a dict of `boxes` float32 [n, 4] xyxy
+    in pixels, `labels` int64 [n], `image_id` and, if requested, `masks` uint8 [n, H, W] and
+    `keypoints` float32 [n, k, 3] (x, y, visibility). Crowd annotations are excluded from the
+    targets and kept for evaluation. With a transform, an item is the transform's result.
 
-    Everything is checked when the data set is opened, so that an epoch does not end in the middle:
-    every annotation, that every image file is there, and as `check` says what is in it. A file that
-    fails later all the same is replaced by the next image, with a warning, if `on_error` is "skip",
-    and raises AnnotationError otherwise.
+    Everything is checked when the dataset is opened, so that an epoch does not fail halfway: every
+    annotation, the existence of every image file and, depending on `check`, its contents. If a file
+    still fails later, the next image replaces it, with a warning, if `on_error` is "skip".
+    Otherwise, AnnotationError is raised.
 
     Args:
-        path: the data set's file or folder, for messages.
-        image_dir: folder that the images' file names start from.
-        images: COCO's: id, file_name, width, height. The size is that of the file if width or
-            height is absent, empty or 0.
-        categories: COCO's: id, name; keypoints, a list of names, where the objects have some.
-        annotations: COCO's: image_id, category_id, bbox; and segmentation, keypoints, iscrowd. A
-            box is clipped to its image; where there is none, it is the one around the segmentation.
-            iscrowd is 0, 1, true or false, or one of them as text; without it, 0.
-        problems: what reading the format has found broken so far.
-        on_error: "raise" refuses a data set with anything broken and names the first few; "skip"
-            leaves it out (a broken image goes with its annotations) and counts it in `skipped`.
-        check: of the image files: "exists" that they are there; "header" also that they have the
-            size the annotations say and are complete, in some 0.3 ms each; "decode" every pixel,
-            which takes about as long as loading an epoch.
-        masks: read segmentations (some 0.1 ms each); an object without one is then broken. None:
-            if there are any.
-        keypoints: read keypoints; an object without them is then broken. None: if a category names
-            some.
+        path: the dataset's file or folder, for messages.
+        image_dir: folder that the images' file names are relative to.
+        images: COCO records: id, file_name, width, height. The size is read from the file if width
+            or height is absent, empty or 0.
+        categories: COCO records: id, name; keypoints, a list of names, if the objects have any.
+        annotations: COCO records: image_id, category_id, bbox; and segmentation, keypoints,
+            iscrowd. A box is clipped to its image. If it is missing, the box around the
+            segmentation is used. iscrowd is 0, 1, true or false, or one of them as text; the
+            default is 0.
+        problems: broken parts found so far, while reading the format.
+        on_error: "raise" rejects a dataset with broken parts and names the first few; "skip" drops
+            them (a broken image with its annotations) and counts them in `skipped`.
+        check: level of checks on image files: "exists" checks that they exist; "header" also that
+            they are complete and of the annotated size, in about 0.3 ms each; "decode" decodes
+            every pixel, which takes about as long as loading an epoch.
+        masks: read segmentations (about 0.1 ms each); an object without one is then broken. None
+            reads them if there are any.
+        keypoints: read keypoints; an object without them is then broken. None reads them if a
+            category names some.
         transform: called with (image, target).
-        merged: names that several categories may have, in any case, as `rename` makes these one.
+        merged: names that several categories may have, in any case, because `rename` merges these.
 
     Attributes:
-        names: category names, of labels 1..C in order.
+        names: category names of labels 1..C, in order.
         category_ids: their ids.
         images: records of the images, in the order of the items.
-        skipped: counts of what was left out, by kind; boxes wholly outside their image always are.
-        broken: a line for each part that was left out.
-        mended: counts of what was put right, by kind: boxes clipped by more than half a pixel.
-        keypoint_names: of the first category that has any.
-        most_failing: share of the images that may fail after opening, with "skip"; all by default.
+        skipped: number of dropped parts, by kind; boxes entirely outside their image are always
+            dropped.
+        broken: one line for each dropped part.
+        mended: number of corrections, by kind: boxes clipped by more than half a pixel.
+        keypoint_names: keypoint names of the first category that has any.
+        most_failing: fraction of the images that may fail after opening, with "skip"; by default
+            all.
 
     Raises:
-        AnnotationError: two categories have one name, or one has none; or, with "raise", something
-            is broken: a box of zero area, of a negative width or height or not four finite
+        AnnotationError: two categories have the same name, or one has none; or, with "raise",
+            something is broken: a box of zero area, of negative width or height or not four finite
             numbers, an unknown category or image, a segmentation that is empty, malformed or out of
             range, an iscrowd that is neither yes nor no, keypoints of a wrong length, an image file
-            that is missing, cut short, unreadable or of another size.
+            that is missing, truncated, unreadable or of another size.
 
     Example:
         >>> dataset = detops.data.open_dataset("tree_crowns/val.json")
@@ -158,7 +161,8 @@ class DetectionDataset(Dataset):
         return (image, target) if self.transform is None else self.transform(image, target)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Worker processes started by spawn get the data set pickled; a cache does not pickle.
+        # Worker processes started by spawn receive a pickled dataset, and the cache cannot be
+        # pickled.
         return {name: value for name, value in self.__dict__.items() if name != "_cached"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -166,13 +170,13 @@ class DetectionDataset(Dataset):
         self._cache()
 
     def rename(self, class_map: ClassMap) -> None:
-        """Gives categories other names; those that then have the same become one.
+        """Renames categories and merges those that then have the same name.
 
         Args:
-            class_map: new names by old ones; case makes no difference.
+            class_map: new names by old ones, ignoring case.
 
         Raises:
-            ValueError: the data set has neither a category of an old name nor one of its new name.
+            ValueError: the dataset has neither a category of an old name nor one of its new name.
         """
         merged: dict[str, dict] = {}
         merged_id: dict[Any, Any] = {}
@@ -189,15 +193,15 @@ class DetectionDataset(Dataset):
                 annotation["category_id"] = merged_id[annotation["category_id"]]
 
     def image_path(self, index: int) -> Path:
-        """Path of an image's file."""
+        """Returns the path of an image's file."""
         return self.image_dir / self.images[index]["file_name"]
 
     def image(self, index: int) -> Tensor:
-        """An image's pixels, uint8 [3, H, W] RGB.
+        """Returns an image's pixels, uint8 [3, H, W] RGB.
 
         Raises:
             ImageError: the file cannot be read.
-            AnnotationError: it has another size than the annotations say.
+            AnnotationError: the file has another size than annotated.
         """
         record, path = self.images[index], self.image_path(index)
         image = self._cached(path)
@@ -209,7 +213,7 @@ class DetectionDataset(Dataset):
         return image
 
     def target(self, index: int) -> Target:
-        """The objects of an image, without crowds: see the class."""
+        """Returns the target of an image, without crowds: see the class."""
         record = self.images[index]
         objects = [a for a in self._annotations[record["id"]] if not a["iscrowd"]]
         boxes = torch.tensor([a["bbox"] for a in objects], dtype=torch.float32).reshape(-1, 4)
@@ -225,9 +229,10 @@ class DetectionDataset(Dataset):
         return target
 
     def ground_truth(self) -> dict[str, Any]:
-        """The data set as a COCO dict without what was skipped, crowds included.
+        """Returns the dataset as a COCO dict, without dropped parts but with crowds.
 
-        Segmentations (as run lengths) and keypoints are there if the data set was opened with them.
+        It contains segmentations (as run lengths) and keypoints if the dataset was opened with
+        them.
         """
         annotations = [a for image in self.images for a in self._annotations[image["id"]]]
         return {
@@ -237,7 +242,7 @@ class DetectionDataset(Dataset):
         }
 
     def describe_problems(self) -> str:
-        """One line on what was put right and what was left out; empty if nothing was."""
+        """Returns a line about corrected and dropped parts; empty if there are none."""
         counts = {"put right": self.mended, "left out": self.skipped}
         return "; ".join(
             f"{title} " + ", ".join(f"{count} x {kind}" for kind, count in found.items())
@@ -255,7 +260,7 @@ class DetectionDataset(Dataset):
         self._cached: Callable[..., Any] = lru_cache(CACHED_IMAGES)(load_image)
 
     def _readable(self, index: int) -> tuple[int, Tensor]:
-        """The image at the index, or the next that can be read, and its index."""
+        """Returns index and pixels of the first readable image from `index` on, wrapping around."""
         for place in [*range(index, len(self)), *range(index)]:
             try:
                 return place, self.image(place)
@@ -314,7 +319,7 @@ class DetectionDataset(Dataset):
         return sound
 
     def _sound(self, annotation: dict, image: dict, number: int, problems: Problems) -> dict:
-        """The annotation with all its fields, of the parts asked for only; or BrokenPart."""
+        """Returns the annotation with all fields of the requested parts; raises BrokenPart."""
         if _lookup(self.label_of, annotation.get("category_id")) is None:
             raise BrokenPart("unknown category", shown(annotation.get("category_id")))
         crowd = is_crowd(annotation)
@@ -331,14 +336,14 @@ class DetectionDataset(Dataset):
         problem = None
         if self.keypoints:
             problem = keypoints_problem(annotation.get("keypoints"), len(self.keypoint_names))
-            # A crowd is no target and often has none: it does without.
+            # A crowd is never a target and often has no keypoints, so it does not need them.
             if problem is not None and not crowd:
                 raise BrokenPart(*problem)
         if not is_number(annotation.get("area")):
             fields["area"] = box[2] * box[3]
         if is_cut:
             problems.mended["box clipped to its image"] += 1
-        # What was not checked is not handed on: pycocotools trusts what it is given.
+        # Drop unchecked fields, because pycocotools trusts its input.
         sound = {"segmentation": self.masks, "keypoints": self.keypoints and problem is None}
         kept = {key: value for key, value in annotation.items() if sound.get(key, True)}
         return kept | fields
@@ -366,12 +371,12 @@ def given_box(annotation: dict[str, Any], height: float, width: float) -> Any:
 
 
 def number_categories(names: Iterable[str], objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """COCO's categories of these names, numbered from 1.
+    """Returns COCO categories of these names, numbered from 1.
 
     Args:
-        names: in order; one that comes again is left out.
-        objects: have a name as `category_id`, which becomes its number, or stays if it is none of
-            the names.
+        names: names in order; duplicates are skipped.
+        objects: their `category_id` is a name. It is replaced by the category's number, or stays if
+            it is none of the names.
     """
     ids = {name: id for id, name in enumerate(dict.fromkeys(names), start=1)}
     for found in objects:
@@ -380,7 +385,7 @@ def number_categories(names: Iterable[str], objects: list[dict[str, Any]]) -> li
 
 
 def _lookup(table: dict, key: Any) -> Any:
-    """The entry of a key from a file, which may be of a kind that no table can have as key."""
+    """Returns the entry of a key from a file; keys that are neither integers nor text have none."""
     key = as_whole(key)
     return table.get(key) if isinstance(key, int | str) else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which file is meant by the name that an annotation tool gives an image; reading JSON."""
+"""Finding image files by the names that annotation tools give them; reading JSON."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from urllib.parse import unquote
 
 from .problems import AnnotationError
 
-# What Label Studio puts in front of the name of an uploaded file.
+# Label Studio adds this prefix to the name of an uploaded file.
 UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-")
 LARGEST_LIST = 2**30  # bytes
-LONGEST_PATH = 4096  # characters; Linux takes no longer ones
+LONGEST_PATH = 4096  # characters; the limit of Linux
 MOST_DIGITS = 18  # of a width, a height or a class number: fits into 64 bits
-LISTED_FOLDERS = 8  # folders whose names are cached
+LISTED_FOLDERS = 8  # folders whose listings are cached
 LOCAL_FILE = "/data/local-files/?d="
 
 
 def named_file(folder: Path, name: str) -> str:
-    """The name, under a folder, of the file that a tool calls `name`.
+    """Returns the name, under a folder, of the file that a tool calls `name`.
 
     Args:
-        folder: of the images.
-        name: as the annotations have it.
+        folder: folder of the images.
+        name: name in the annotations.
 
     Returns:
-        A name that is there, see `found_file`, else `name`.
+        An existing name, see `found_file`, else `name`.
 
     >>> named_file(Path("none"), "a%20b.jpg")
     'a%20b.jpg'
@@ -43,12 +43,12 @@ def named_file(folder: Path, name: str) -> str:
 
 
 def found_file(folder: Path, name: str) -> str | None:
-    """The name, under a folder, of the file that a tool calls `name`; None if it is not there.
+    """Returns the name, under a folder, of the file that a tool calls `name`; None if missing.
 
-    Taken is the first of these that is there: the name as it is; with Windows' separators; with its
-    percent escapes read; and, of a name that is an address, an absolute path, leaves the folder or
-    has an upload's prefix, its last part with and without that prefix. If none of them is there,
-    the first that is there in another Unicode form is taken: see `spelled`.
+    The first of these names that exists is returned: the name as it is; with Windows separators;
+    with percent escapes decoded; and, if the name is a URL or an absolute path, leaves the folder
+    or has an upload prefix, its last part with and without that prefix. If none of them exists, the
+    first that exists in another Unicode form is returned: see `spelled`.
     """
     if is_there(folder, name):
         return name
@@ -85,7 +85,7 @@ def _spelled_in(folder: Path, name: str) -> str:
     for form in (name, composed(name), normalize("NFD", name)):
         if os.path.exists(folder / form):
             return form
-    # Some names are in neither form: macOS leaves some characters as they are.
+    # Some names have neither form: macOS does not decompose all characters.
     try:
         names = _names_by_form(folder, folder.stat().st_mtime_ns)
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def _spelled_in(folder: Path, name: str) -> str:
 
 @lru_cache(LISTED_FOLDERS)
 def _names_by_form(folder: Path, changed: int) -> dict[str, str]:
-    """Maps composed names to those in the folder; its time stamp `changed` outdates the cache."""
+    """Maps composed names to those in the folder; its mtime `changed` invalidates the cache."""
     return {composed(name): name for name in sorted(os.listdir(folder))}
 
 
@@ -110,8 +110,9 @@ def under(path: Path, folder: Path) -> str:
 
 
 def is_there(folder: Path, name: str) -> bool:
-    """Whether the folder has a file of this name, which may be one that no file can have."""
-    # The file system refuses some names, such as one with a zero byte or one that is too long.
+    """Returns whether the folder has a file of this name; False for invalid names."""
+    # The file system rejects some names, such as those with a zero byte and those that are too
+    # long.
     try:
         return bool(name) and (folder / name).is_file()
     except (OSError, ValueError):
@@ -119,7 +120,7 @@ def is_there(folder: Path, name: str) -> bool:
 
 
 def check_regular(path: Path) -> None:
-    """Raises OSError unless a file, which a stranger may have named, is one that has an end."""
+    """Raises OSError unless an untrusted path is a regular file of limited size."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
@@ -128,11 +129,11 @@ def check_regular(path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a list, or of an image's labels.
+    """Reads the lines of a list, or of an image's labels.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or larger than `LARGEST_LIST`.
-        UnicodeDecodeError: it is no text.
+        OSError: the file cannot be read, is not regular, or is larger than `LARGEST_LIST`.
+        UnicodeDecodeError: the file is not text.
     """
     check_regular(path)
     return path.read_text(encoding="utf-8-sig").splitlines()
@@ -146,24 +147,24 @@ def whole_number(text: Any) -> Any:
 
 
 def is_yaml(path: Path) -> bool:
-    """Whether a file is YAML by its name."""
+    """Returns whether a file is YAML by its suffix."""
     return path.suffix.lower() in (".yaml", ".yml")
 
 
 def read_json(path: Path, **options: Any) -> Any:
-    """The content of an annotation file in JSON.
+    """Reads an annotation file in JSON.
 
     Args:
         path: the file.
-        options: of `json.loads`.
+        options: arguments of `json.loads`.
 
     Raises:
-        AnnotationError: it cannot be read or is not JSON.
+        AnnotationError: the file cannot be read or is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"), **options)
     except OSError as error:
         raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
-    # A file of nothing but brackets exhausts the parser's stack.
+    # A file of nested brackets exhausts the parser's stack.
     except (ValueError, RecursionError) as error:
         raise AnnotationError(f"{path}: not JSON ({error})") from error

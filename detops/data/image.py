@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reading images from wherever they are into one form: uint8 RGB, channels first."""
+"""Loading images from any source into one form: uint8 RGB, channels first."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-# Largest file that is read: 32768 x 32768, 3 GiB as uint8 RGB, some 10 GiB while it is decoded.
+# Size limit of files: 32768 x 32768 pixels take 3 GiB as uint8 RGB, and about 10 GiB while they are
+# decoded.
 MAX_PIXELS = 2**30
-# Those that a photograph comes in.
+# Formats of photographs.
 PHOTO_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-# Pillow's names of all that is read. One of its others runs Ghostscript on the file, and few of
-# them are looked at often.
+# Pillow's names of all supported formats. Of Pillow's other decoders, one runs Ghostscript on the
+# file, and few are reviewed often.
 FORMATS = (*PHOTO_FORMATS, "AVIF", "ICO", "JPEG2000", "MPO", "PCX", "PPM", "TGA")
-# By which files in a folder are known as images, the usual ones first. Rare suffixes of TGA (.vst)
-# and films (.avifs) are not among them: a file that is named may have any.
+# Suffixes of the images in a folder, common ones first. Rare suffixes of TGA (.vst) and animations
+# (.avifs) are excluded; a file given by its own path may have any suffix.
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif", ".gif", ".jfif", ".jpe"),
     *(".jp2", ".j2c", ".j2k", ".jpc", ".jpf", ".jpx", ".apng", ".ico", ".mpo", ".pcx", ".tga"),
     *(".pbm", ".pfm", ".pgm", ".pnm", ".ppm"),
 )
-# Pillow's modes that it turns into RGB as their values mean it; not among them are those of more
-# than 8 bits, which it would cut off at 255.
+# Modes that Pillow converts to RGB correctly. Modes of more than 8 bits are excluded, because
+# Pillow would clip their values at 255.
 BYTE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 WIDE_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 WIDEST = 65535
-HALF_STEP = 0.5 / 255  # what lies outside 0..1 by no more rounds to 0 or 255 all the same
+HALF_STEP = 0.5 / 255  # values outside 0..1 by at most this still round to 0 or 255
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 EXIF_ORIENTATION = 0x0112
 TIFF_BITS, TIFF_PHOTOMETRIC, TIFF_SAMPLE_FORMAT = 258, 262, 339
@@ -45,11 +46,11 @@ LARGE_FILE = 1 << 30
 
 
 class ImageError(ValueError):
-    """An image that cannot be read, or is not an image of a supported form."""
+    """An image that cannot be read, or that has an unsupported form."""
 
 
 class LargeImageError(ImageError):
-    """An image of more pixels than are read."""
+    """An image that exceeds the limit on pixels."""
 
 
 def load_image(
@@ -60,26 +61,27 @@ def load_image(
 ) -> Tensor:
     """Reads an image.
 
-    Values are scaled by the range of their type, never by those that occur, so that one brightness
-    stays one brightness over all images: 8 bits by 255, 16 bits by 65535 (TIFF's 12 bits by 4095),
-    and floats are taken as 0..1. Whole numbers of 32 bits, to which some formats widen those of 16,
-    must be in 0..65535. What lies outside is refused, not cut off.
+    Values are scaled by the range of their type, never by the values that occur, so that brightness
+    stays comparable between images: 8 bits by 255, 16 bits by 65535 (12-bit TIFF by 4095), and
+    floats are in 0..1. 32-bit integers, to which some formats widen 16-bit ones, must be in
+    0..65535. Values out of range are rejected, not clipped.
 
     Args:
-        image: a file's path or content; a PIL image; an array [H, W] or [H, W, 1|3|4] or a tensor
-            [1|3, H, W], uint8, uint16 or floating in 0..1. Files may be of `FORMATS`: bits, grey
-            or RGB of 8 or 16 bits, grey floats, palettes, CMYK, YCbCr. They are turned upright by
-            their EXIF orientation; alpha is left out, and so are all frames but the first.
-        max_pixels: of a file, `MAX_PIXELS` by default; it is refused by its header, undecoded.
-        formats: Pillow's names of those that a file may have; `FORMATS` by default.
+        image: path or contents of a file; a PIL image; an array [H, W] or [H, W, 1|3|4] or a tensor
+            [1|3, H, W], uint8, uint16 or floating in 0..1. Files may have any of `FORMATS`:
+            bilevel, grey or RGB of 8 or 16 bits, grey floats, palettes, CMYK, YCbCr. They are
+            turned upright by their EXIF orientation. Alpha is dropped, and so are all frames but
+            the first.
+        max_pixels: limit for a file, `MAX_PIXELS` by default; checked by its header before
+            decoding.
+        formats: Pillow's names of the accepted formats; `FORMATS` by default.
 
     Returns:
         uint8 tensor [3, H, W], RGB.
 
     Raises:
-        ImageError: the file is missing, unreadable, of a format or mode that is not listed here or
-            (LargeImageError) larger than `max_pixels`; or the shape, dtype or range is none of
-            these.
+        ImageError: the file is missing, unreadable, of an unsupported format or mode, or
+            (LargeImageError) larger than `max_pixels`; or the shape, dtype or range is unsupported.
 
     Example:
         >>> load_image(torch.full((3, 4, 6), 0.5)).shape
@@ -97,7 +99,7 @@ def load_image(
 
 
 class _File(BufferedReader):
-    """A file that may be damaged, or get shorter while it is read."""
+    """A file that may be damaged, or that may shrink while it is read."""
 
     def __init__(self, path: Path) -> None:
         self.file = FileIO(path)
@@ -105,23 +107,24 @@ class _File(BufferedReader):
 
     @property
     def size(self) -> int:
-        """Bytes that there are now."""
+        """Current size in bytes."""
         return os.fstat(self.file.fileno()).st_size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """At most ``size`` bytes; the rest where it is negative or None.
+        """Reads at most ``size`` bytes, or the rest if it is negative or None.
 
-        Python takes memory for all that it is asked to read, and a damaged file asks for gigabytes.
+        Python allocates the whole requested size, and a damaged file requests gigabytes.
         """
         if size is not None and size > SMALL_READ:
             size = max(0, min(size, self.size - self.tell()))
         return super().read(size)
 
     def fileno(self) -> int:
-        """Of a large file alone.
+        """Returns the descriptor of a large file; raises for smaller ones.
 
-        Pillow hands it to libtiff, which maps the file: the system ends a process that reads from
-        such memory what the file has no longer. Without, Pillow reads the file.
+        Pillow passes it to libtiff, which maps the file into memory. If the file shrinks, reading
+        the missing part of that memory crashes the process. Without a descriptor, Pillow reads the
+        file.
 
         Raises:
             io.UnsupportedOperation: the file is not large.
@@ -137,17 +140,17 @@ def open_image(
     max_pixels: int | None = None,
     formats: Sequence[str] | None = None,
 ) -> Iterator[Image.Image]:
-    """Opens an image file, without decoding it; every error in the block names the file.
+    """Opens an image file without decoding it; all errors in the block name the file.
 
     Args:
-        source: the file's path, or its content or a PIL image, which errors call "image".
+        source: path of the file, or its contents or a PIL image, which errors call "image".
         max_pixels: as in `load_image`.
         formats: as in `load_image`.
 
     Raises:
         ImageError: the file is missing, unreadable, without pixels, of another format, or
             (LargeImageError) larger than `max_pixels`.
-        MemoryError: there is no memory for it.
+        MemoryError: there is not enough memory for the image.
     """
     name = str(source) if isinstance(source, Path) else "image"
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
@@ -163,7 +166,7 @@ def open_image(
                 raise Image.DecompressionBombError
             yield image
     except MemoryError:
-        raise  # which is no fault of the file
+        raise  # the file is not at fault
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
     except Image.DecompressionBombError as error:
@@ -181,7 +184,7 @@ def open_image(
 
 @contextmanager
 def _opened(source: Path | bytes | Image.Image, formats: Sequence[str]) -> Iterator[Image.Image]:
-    """What a source holds; a PIL image is open already, and stays so."""
+    """Opens a source; a PIL image is already open, and stays open."""
     if isinstance(source, Image.Image):
         yield source
         return
@@ -197,19 +200,19 @@ def _opened(source: Path | bytes | Image.Image, formats: Sequence[str]) -> Itera
 
 
 def _known(formats: Sequence[str]) -> list[str]:
-    """Those that this build of Pillow reads; MPO is not among its names, but comes with JPEG."""
+    """Returns the formats that this build of Pillow reads; MPO is not listed, but JPEG reads it."""
     Image.init()
     return [name for name in formats if name in Image.OPEN]
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height once the image is turned upright by its EXIF orientation."""
+    """Returns the width and height after the EXIF orientation is applied."""
     turned = image.getexif().get(EXIF_ORIENTATION, 1) in (5, 6, 7, 8)
     return (image.height, image.width) if turned else image.size
 
 
 def check_decodes(image: Image.Image) -> None:
-    """Decodes an image; raises ImageError, or what Pillow raises, where `load_image` would."""
+    """Decodes an image; raises where `load_image` would, ImageError or Pillow's own errors."""
     image.load()
     _check_mode(image)
     if image.mode in WIDE_MODES:
@@ -217,7 +220,7 @@ def check_decodes(image: Image.Image) -> None:
 
 
 class _OurLimit:
-    """Puts our limit in the place of Pillow's, which is the process's, while anybody reads here."""
+    """Replaces Pillow's process-wide pixel limit with ours while any thread reads an image here."""
 
     def __init__(self) -> None:
         self.lock, self.readers = Lock(), 0
@@ -242,10 +245,10 @@ _our_limit = _OurLimit()
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """A PIL image as `load_image` gives it; raises ImageError without naming the file."""
+    """Converts a PIL image as `load_image` does; its ImageError does not name the file."""
     file = image
     _check_mode(file)
-    # exif_transpose copies what it does not turn, too.
+    # exif_transpose copies even images that it does not turn.
     if file.getexif().get(EXIF_ORIENTATION, 1) in range(2, 9):
         image = ImageOps.exif_transpose(file)
     if file.mode in WIDE_MODES:
@@ -260,7 +263,7 @@ def _check_mode(image: Image.Image) -> None:
         raise ImageError(
             f"mode {image.mode} is not read; expected {', '.join(BYTE_MODES + WIDE_MODES)}"
         )
-    # What Pillow reads, but not right, and without a word.
+    # Pillow silently misreads the following.
     tags = getattr(image, "tag_v2", None)
     if tags is None:
         return
@@ -271,7 +274,7 @@ def _check_mode(image: Image.Image) -> None:
 
 
 def _wide_to_bytes(image: Image.Image, file: Image.Image) -> Tensor:
-    """Grey values of more than 8 bits as uint8 [1, H, W]; `file` has the tags that explain them."""
+    """Converts grey values of more than 8 bits to uint8 [1, H, W], by the tags of `file`."""
     try:
         return _to_bytes(_wide_values(np.array(image), image.mode, file))
     except ImageError as error:
@@ -279,7 +282,7 @@ def _wide_to_bytes(image: Image.Image, file: Image.Image) -> Tensor:
 
 
 def _wide_values(values: np.ndarray, mode: str, file: Image.Image) -> Tensor:
-    """Grey values uint16 or floating [1, H, W]."""
+    """Returns grey values, uint16 or floating [1, H, W]."""
     white_is_zero = _tiff_tag(file, TIFF_PHOTOMETRIC) == 0
     if mode == "F":
         return torch.from_numpy(1 - values if white_is_zero else values)[None]
@@ -293,7 +296,7 @@ def _wide_values(values: np.ndarray, mode: str, file: Image.Image) -> Tensor:
     values = values.astype(np.uint32)
     if white_is_zero:
         values = widest - values
-    # Of 12 bits to 16; rounding twice does not matter to 8.
+    # Scale 12 bits to 16. Rounding twice does not affect the 8 bits of the result.
     values = (values * WIDEST + widest // 2) // widest if widest != WIDEST else values
     return torch.from_numpy(values.astype(np.uint16))[None]
 
@@ -303,7 +306,7 @@ def _tiff_tag(image: Image.Image, tag: int) -> Any:
 
 
 def _to_bytes(values: Tensor) -> Tensor:
-    """Values of any dtype that is taken, as uint8."""
+    """Converts values of any supported dtype to uint8."""
     if values.dtype == torch.uint8:
         return values
     if values.dtype == torch.uint16:
@@ -311,13 +314,13 @@ def _to_bytes(values: Tensor) -> Tensor:
     if values.dtype not in FLOATS:
         raise ImageError(f"expected uint8, uint16 or floating values, got {values.dtype}")
     least, most = (float(value) for value in values.float().aminmax())
-    if not (least >= -HALF_STEP and most <= 1 + HALF_STEP):  # NaN is neither
+    if not (least >= -HALF_STEP and most <= 1 + HALF_STEP):  # also rejects NaN
         raise ImageError(f"expected floating values in 0..1, got {least:g} to {most:g}")
     return (values.float().clamp(0, 1) * 255).round().to(torch.uint8)
 
 
 def _checked(image: np.ndarray | Tensor) -> Tensor:
-    """An array or tensor of one of the forms that are taken, as uint8 [3, H, W]."""
+    """Converts an array or tensor of a supported form to uint8 [3, H, W]."""
     if isinstance(image, np.ndarray):
         image = _array_to_tensor(image)
     if not isinstance(image, Tensor):
@@ -343,6 +346,6 @@ def _array_to_tensor(array: np.ndarray) -> Tensor:
         array = array[:, :, :3]
     if array.dtype.kind not in "uif" or array.dtype == np.longdouble:
         raise ImageError(f"expected uint8, uint16 or floating values, got {array.dtype}")
-    # Tensors have the machine's own order of bytes.
+    # Tensors require native byte order.
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))

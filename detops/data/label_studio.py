@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detection data sets exported by Label Studio as JSON."""
+"""Datasets exported by Label Studio as JSON."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from .problems import (
 )
 
 SHAPES = ("rectanglelabels", "polygonlabels")
-ORIGINAL = "original_"  # prefix of the image's sides in a region
+ORIGINAL = "original_"  # prefix of the image's width and height in a region
 RECTANGLE = ("x", "y", "width", "height")
 
 
 class LabelStudioDetection(DetectionDataset):
     """Images and objects of a file that Label Studio exports as "JSON".
 
-    Rectangles, turned ones too, and polygons are read; regions of other kinds, and those without
-    exactly one label, count as broken. Of a task's annotations those that were cancelled are left
-    out; where several are left, the one marked as ground truth is taken. Predictions are not read.
-    Categories are `names`, or the labels that occur, in alphabetical order. `image_id` is the
-    task's id.
+    Rectangles (also rotated ones) and polygons are read. Regions of other kinds, and those without
+    exactly one label, count as broken. Cancelled annotations of a task are skipped; if several
+    remain, the one marked as ground truth is used. Predictions are not read. Categories are
+    `names`, or the labels that occur, in alphabetical order. `image_id` is the id of the task.
 
-    An image is looked for by its name as Label Studio has it, ``1a2b3c4d-a%20b.jpg``, then by the
-    one it had before, ``a b.jpg``: see :func:`detops.data.files.named_file`.
+    An image is searched for by its name in Label Studio, ``1a2b3c4d-a%20b.jpg``, then by its
+    original name, ``a b.jpg``: see :func:`detops.data.files.named_file`.
 
     Args:
         annotation_file: the JSON file.
-        image_dir: folder of the images; by default `images` beside the file if there is one, else
-            the file's folder.
-        image_key: what the labelling configuration calls the image, ``$image`` for example.
-        names: the categories, a list or one text with commas.
+        image_dir: folder of the images; by default `images` next to the file if it exists, else the
+            file's folder.
+        image_key: name of the image in the labelling configuration, without the ``$`` of
+            ``$image``.
+        names: the categories, as a list or as text with commas.
         options: see `DetectionDataset`: on_error, check, masks, transform.
 
     Raises:
-        AnnotationError: the file is missing or not Label Studio's, or, with on_error="raise",
-            something in it is broken.
+        AnnotationError: the file is missing or not in Label Studio format, or, with
+            on_error="raise", something in it is broken.
 
     Example:
         >>> import json
@@ -106,7 +106,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _task(task: dict[str, Any], id: Any, image_key: str) -> tuple[dict[str, Any], list[Any]]:
-    """The record of a task's image, and the regions marked in it."""
+    """Returns the record of a task's image, and the regions in it."""
     if not isinstance(id, int | str):
         raise AnnotationError(f"id is {shown(id)}")
     data = task.get("data")
@@ -139,7 +139,7 @@ def _objects(
             problems.add(where, "expected one label", shown(labels))
             continue
         size = given_size(region, ORIGINAL) or known_size(image, folder)
-        # An image file that cannot be read is reported by itself.
+        # An image file that cannot be read is reported separately.
         geometry = _geometry(region, value, size) if size else {}
         if geometry is None:
             problems.add(where, "broken region", f"{kind} {shown(value)}")
@@ -150,7 +150,7 @@ def _objects(
 def _geometry(
     region: dict[str, Any], value: dict[str, Any], sides: tuple[Any, Any]
 ) -> dict[str, Any] | None:
-    """A region, which has percents of the image, in COCO's terms and pixels; None if broken."""
+    """Converts a region from percent of the image to COCO fields in pixels; None if broken."""
     if not all(map(is_number, sides)):
         return None
     scale_x, scale_y = (side / 100 for side in sides)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Batches for iteration-based training, the same whatever the number of workers and processes."""
+"""Batches for iteration-based training, independent of the number of workers and processes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Batch = tuple[list[Tensor], list[dict[str, Any]]]
 
 
 class SeededBatchSampler(Sampler[list[tuple[int, int]]]):
-    """Shuffled epochs without end, cut into batches; each sample with a seed of its own.
+    """Endless shuffled epochs, cut into batches, with a separate seed for each sample.
 
-    Batch number i depends on the seed and i alone, so a run that starts at `start` sees what an
-    uninterrupted run would have seen from there on; the processes' shares of it make up what one
-    process would see.
+    Batch number i depends only on the seed and i. A run that starts at `start` therefore gets the
+    same batches as an uninterrupted run. The parts of all processes together are the batch of a
+    single process.
 
     Args:
-        size: samples in the data set.
-        batch_size: samples in a batch, over all processes.
+        size: number of samples in the dataset.
+        batch_size: number of samples in a batch, over all processes.
         start: first batch.
         stop: batch after the last.
-        seed: of the order and of the samples' seeds.
-        groups: a group for each sample; the samples of a batch are of one group. What is left of a
-            group at the end of an epoch waits for the next.
-        share: this process's number and how many there are.
-        parts: pieces that a batch is worked on in, one after the other. The processes' shares of
-            each piece make up one piece of a single process.
+        seed: seed of the order and of the samples' seeds.
+        groups: group of each sample; a batch contains samples of one group. Samples of a group left
+            over at the end of an epoch go into a batch of the next.
+        share: rank of this process and number of processes.
+        parts: number of pieces in which a batch is processed, one after another. Over all
+            processes, each piece equals that of a single process.
 
     Yields:
-        pairs of index and seed, of this process's share of a batch, piece by piece.
+        Lists of (index, seed) of this process's part of a batch, piece by piece.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SeededBatchSampler(Sampler[list[tuple[int, int]]]):
         return max(0, self.stop - self.start)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        # Batches before `start` are gone through too: with groups, what waits from them matters.
+        # Batches before `start` are generated too: with groups, their leftover samples matter.
         for batch in islice(self._batches(), self.start, max(self.start, self.stop)):
             mine = [batch[slot] for slot in self._slots]
             yield [(index, mix(self.seed, 1, position)) for position, index in mine]
@@ -95,8 +95,8 @@ class _SeededItems(Dataset):
 
     def __getitem__(self, item: tuple[int, int]) -> Any:
         index, seed = item
-        # Put back afterwards: without workers this runs between the steps of a training whose own
-        # random numbers must not be disturbed.
+        # Restore the generators afterwards: without workers, this runs between the steps of a
+        # training run, whose own random numbers must not change.
         with seeded(seed):
             image, target = self.dataset[index]
         return image, target | {"seed": mix(seed)}
@@ -109,9 +109,9 @@ def collate(items: list[tuple[Tensor, dict[str, Any]]]) -> Batch:
 
 
 def orientations(dataset: Dataset) -> list[int] | None:
-    """Per image 1 if it is wider than high, else 0; None if the data set does not tell.
+    """Returns 1 for each image that is wider than high, else 0; None if sizes are unknown.
 
-    It tells by `images`, COCO's records with `width` and `height`.
+    Sizes come from the dataset's `images`, COCO records with `width` and `height`.
     """
     if isinstance(dataset, ConcatDataset):
         parts = [orientations(part) for part in dataset.datasets]
@@ -131,20 +131,20 @@ def build_train_loader(
     share: tuple[int, int] = (0, 1),
     parts: int = 1,
 ) -> DataLoader:
-    """Loader of the batches of iterations `start` to `iterations`.
+    """Builds a loader of the batches of iterations `start` to `iterations`.
 
     Args:
-        dataset: items (image, target), augmented when asked for. Random numbers may come from the
-            default generators of torch, numpy and Python. Targets get a `seed`, from which the
-            model can take the image's random numbers.
-        batch_size: images in a batch, over all processes.
-        iterations: where training ends, counted from its very beginning.
-        start: iterations already done.
-        seed: of the order and of the augmentation.
-        workers: processes that prepare batches; 0 prepares them in this one.
-        group_orientations: make batches of images that are all wider than high or all not, so
-            that less of a batch is padding; see `orientations`.
-        share: this process's number and how many there are; the loader gives its share.
+        dataset: items (image, target), augmented on access. It may draw random numbers from the
+            default generators of torch, numpy and Python. Targets get a `seed` for the random
+            numbers of the model for that image.
+        batch_size: number of images in a batch, over all processes.
+        iterations: iteration at which training ends, counted from its very beginning.
+        start: number of iterations already done.
+        seed: seed of the order and of the augmentation.
+        workers: number of processes that prepare batches; 0 prepares them in this process.
+        group_orientations: form batches of images that are either all wider than high or all not,
+            to reduce padding; see `orientations`.
+        share: rank of this process and number of processes; the loader yields this process's part.
         parts: see `SeededBatchSampler`.
 
     Example:
@@ -163,6 +163,7 @@ def build_train_loader(
         num_workers=workers,
         collate_fn=collate,
         pin_memory=torch.cuda.is_available(),
-        # Else the loader draws its base seed from the default generator, which is training's.
+        # Otherwise the loader would draw its base seed from the default generator, which training
+        # uses.
         generator=torch.Generator().manual_seed(seed),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Segmentations of COCO annotations: polygons and run lengths, checked and made one form."""
+"""Segmentations of COCO annotations: polygons and run lengths, checked and unified."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from torch import Tensor
 from .problems import is_number
 
 RLE = dict[str, Any]
-# A compressed number's characters, of 5 bits each: enough for 2^32 pixels, with a sign.
+# Characters of a compressed number, 5 bits each: enough for 2^32 pixels and a sign.
 LONGEST_NUMBER = 7
 
 
 class SegmentationError(ValueError):
-    """A segmentation that says nothing, or something impossible."""
+    """A segmentation that is empty, malformed or impossible."""
 
 
 def to_rle(segmentation: Any, height: int, width: int) -> RLE:
-    """Compressed run lengths of a segmentation.
+    """Converts a segmentation to compressed run lengths.
 
     Args:
-        segmentation: a list of polygons [x, y, x, y, ...], clipped to the image, of which they may
-            be outside by its own size; or run lengths, `counts` a list of numbers or COCO's
+        segmentation: a list of polygons [x, y, x, y, ...], which are clipped to the image and may
+            exceed it by up to its own size; or run lengths: `counts`, a list of integers or COCO's
             compressed text, with `size` [height, width].
-        height: of the image, pixels.
-        width: of the image, pixels.
+        height: height of the image in pixels.
+        width: width of the image in pixels.
 
     Returns:
-        What pycocotools takes: `size` and `counts`, compressed.
+        `size` and compressed `counts`, as accepted by pycocotools.
 
     Raises:
-        SegmentationError: it is none of these forms, does not fit the image, or covers no pixel.
+        SegmentationError: the segmentation has none of these forms, does not fit the image, or
+            covers no pixel.
     """
     from pycocotools import mask as coco
 
@@ -44,7 +45,7 @@ def to_rle(segmentation: Any, height: int, width: int) -> RLE:
         _check_polygons(segmentation, height, width)
         rle = coco.merge(coco.frPyObjects(segmentation, height, width))
     elif isinstance(segmentation, dict):
-        # The library writes past its buffers if run lengths do not add up: so they are added here.
+        # pycocotools writes past its buffers if run lengths do not add up, so check their sum here.
         counts = _run_lengths(segmentation, height, width)
         rle = coco.frPyObjects({"size": [height, width], "counts": counts}, height, width)
     else:
@@ -57,9 +58,9 @@ def to_rle(segmentation: Any, height: int, width: int) -> RLE:
 
 
 def enclosing_box(segmentation: Any, height: Any, width: Any) -> list[float]:
-    """The box (x, y, width, height) around a segmentation; see `to_rle`.
+    """Returns the box (x, y, width, height) around a segmentation; see `to_rle`.
 
-    Of polygons it is the one around their vertices, as in COCO; their image may be infinite.
+    For polygons it is the box around their vertices, as in COCO, and their image may be infinite.
     """
     from pycocotools import mask as coco
 
@@ -71,12 +72,12 @@ def enclosing_box(segmentation: Any, height: Any, width: Any) -> list[float]:
 
 
 def rotated_corners(box: list[float], angle: float, about: tuple[float, float]) -> list[float]:
-    """The corners of a turned box as a polygon [x, y, x, y, ...].
+    """Returns the corners of a rotated box as a polygon [x, y, x, y, ...].
 
     Args:
-        box: x, y, width, height before it is turned.
+        box: x, y, width, height before rotation.
         angle: degrees, clockwise as seen in the image.
-        about: the point that it is turned about.
+        about: centre of rotation.
 
     >>> rotated_corners([0, 0, 2, 1], 180, (0, 0))[:4]
     [0.0, 0.0, -2.0, 0.0]
@@ -91,7 +92,7 @@ def rotated_corners(box: list[float], angle: float, about: tuple[float, float]) 
 
 
 def decode_masks(rles: Sequence[RLE], height: int, width: int) -> Tensor:
-    """Masks uint8 [n, height, width] of compressed run lengths."""
+    """Decodes compressed run lengths to masks uint8 [n, height, width]."""
     from pycocotools import mask as coco
 
     if len(rles) == 0:
@@ -101,7 +102,7 @@ def decode_masks(rles: Sequence[RLE], height: int, width: int) -> Tensor:
 
 
 def encode_mask(mask: np.ndarray) -> RLE:
-    """Compressed run lengths of one mask [height, width], ready for `json.dump`."""
+    """Encodes a mask [height, width] as compressed run lengths, ready for `json.dump`."""
     from pycocotools import mask as coco
 
     return _as_text(coco.encode(np.asfortranarray(mask, dtype=np.uint8)))
@@ -110,33 +111,34 @@ def encode_mask(mask: np.ndarray) -> RLE:
 def encode_rows(
     counts: Sequence[int], box: tuple[int, int, int, int], height: int, width: int
 ) -> RLE:
-    """Run lengths that go row by row through a box, as `encode_mask` of the whole image.
+    """Converts row-wise run lengths within a box to those of the whole image, as in `encode_mask`.
 
-    It takes memory for the rows in which a run ends, whatever the sizes of box and image.
+    Its arrays have only the rows in which a run ends, so memory does not grow with the heights of
+    box and image.
 
     Args:
-        counts: zeros first; they add up to the box.
-        box: left, top, width, height; it is within the image.
-        height: of the image, pixels.
-        width: of the image, pixels.
+        counts: run lengths, zeros first; they add up to the box's area.
+        box: left, top, width, height; within the image.
+        height: height of the image in pixels.
+        width: width of the image in pixels.
     """
     from pycocotools import mask as coco
 
     left, top, across, _ = box
     runs = np.array(counts, dtype=np.int64)
     starts, ends = np.cumsum(runs) - runs, np.cumsum(runs)
-    # Whole rows of one run are alike: one of them stands for all.
+    # All full rows within a run are equal, so keep one of them.
     more = np.maximum(ends // across + -starts // across - 1, 0)
     runs -= more * across
     rows = np.repeat(np.arange(len(runs), dtype=np.int8) & 1, runs).reshape(-1, across)
     heights = np.ones(len(rows), dtype=np.int64)
     firsts = -((runs - np.cumsum(runs)) // across)
     heights[firsts[more > 0]] += more[more > 0]
-    below = np.append(0, np.cumsum(heights))  # the image's row, from the box's top, of each edge
+    below = np.append(0, np.cumsum(heights))  # row of each edge, relative to the top of the box
     steps = np.diff(np.pad(rows.T, ((0, 0), (1, 1))), axis=1)
     columns, edges = np.nonzero(steps)
     places = (left + columns) * height + top + below[edges]
-    # An edge that is two, the end of a column and the start of the next, is none.
+    # Two edges at one position, the end of a column and the start of the next, cancel out.
     where = np.setxor1d(places[steps[columns, edges] > 0], places[steps[columns, edges] < 0])
     columnwise = np.diff(where, prepend=0, append=height * width).tolist()
     if columnwise[-1] == 0:
@@ -160,7 +162,7 @@ def _check_polygons(polygons: list, height: float, width: float) -> None:
                 f"polygon {number} has {len(polygon)} numbers, not three or more pairs"
             )
         for name, values, limit in (("x", polygon[::2], width), ("y", polygon[1::2], height)):
-            # The time to draw one grows with its length.
+            # The time to draw a polygon grows with the length of its edges.
             if min(values) < -limit or max(values) > 2 * limit:
                 raise SegmentationError(
                     f"polygon {number} is far outside the image: {name} from {min(values)} to "
@@ -181,7 +183,7 @@ def _run_lengths(rle: dict, height: int, width: int) -> list[int]:
     if not whole:
         raise SegmentationError("run lengths are not whole numbers from 0")
     pixels = height * width
-    # Before the sum: that of numbers of a thousand digits has too many to be printed.
+    # Checked before the sum: the sum of thousand-digit integers is too long to print.
     if max(counts, default=0) > pixels:
         raise SegmentationError(f"run lengths contain one beyond the image's {pixels} pixels")
     if sum(counts) != pixels:
@@ -192,9 +194,9 @@ def _run_lengths(rle: dict, height: int, width: int) -> list[int]:
 
 
 def _decompress(text: str) -> list[int]:
-    """COCO's compressed text: 5 bits a character, lowest first, the sixth set if more follow.
+    """Decodes COCO's compressed text: 5 bits per character, lowest first, and a continuation bit.
 
-    From the third on, a number is the difference to the one before the last.
+    From the fourth number on, each is stored as the difference to the one two positions before it.
     """
     counts: list[int] = []
     value = shift = 0

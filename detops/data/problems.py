@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What can be wrong with a data set, found when it is opened."""
+"""Problems of datasets, found when they are opened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ FileCheck = Literal["exists", "header", "decode"]
 NAMED_PROBLEMS = 5
 OUTSIDE = "box outside the image"
 EXPECTED_NAME = "expected a name, of text that is not blank or a number"
-# Tools that round corners and sizes apart overstep by half a pixel: not worth a word.
+# Tools that round corners and sizes separately exceed the image by half a pixel. This is not
+# reported.
 SLACK = 0.5
 READERS = 8
 FLAGS = {"0": False, "1": True, "false": False, "true": True}
@@ -31,17 +32,17 @@ JPEG_TAIL = 1024
 
 
 class AnnotationError(ValueError):
-    """An annotation file that is missing, of no known format, or holds broken annotations."""
+    """An annotation file that is missing, of an unknown format, or that has broken annotations."""
 
 
 class BrokenDataError(AnnotationError):
-    """Parts of a data set are broken, and could be left out.
+    """Parts of a dataset are broken and can be skipped.
 
     Args:
-        place: the data set.
-        count: how many parts.
-        first: what is wrong with the first few of them.
-        remedy: how to leave them out.
+        place: the dataset.
+        count: number of broken parts.
+        first: problems of the first few of them.
+        remedy: how to skip them.
     """
 
     def __init__(self, place: str, count: int, first: str, remedy: str = "on_error='skip'") -> None:
@@ -52,23 +53,23 @@ class BrokenDataError(AnnotationError):
         return f"{place}: {count} broken ({remedy} leaves them out): {first}"
 
     def advising(self, remedy: str) -> BrokenDataError:
-        """The same error with another remedy: that of the command line, for example."""
+        """Returns the same error with another remedy, such as that of the command line."""
         place, count, first, _ = self.args
         return BrokenDataError(place, count, first, remedy)
 
 
 class BrokenPart(Exception):
-    """A part of a data set that cannot be used: kind, detail."""
+    """A part of a dataset that cannot be used: kind, detail."""
 
 
 class Problems:
-    """The broken parts of one data set, to be named all at once.
+    """The broken parts of one dataset, collected to be reported together.
 
     Args:
-        path: the data set's file or folder, named first in every message.
+        path: the dataset's file or folder; each message starts with it.
 
     Attributes:
-        mended: counts of what was put right, by kind.
+        mended: number of corrections, by kind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,21 +79,22 @@ class Problems:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What was found, a line each."""
+        """One line for each problem."""
         return tuple(text for _, text in self._found)
 
     def add(self, where: str, kind: str, detail: str = "") -> None:
-        """Notes that the thing called `where` is broken in the way `kind`."""
+        """Records a problem of the given kind in the part called `where`."""
         self._found.append((kind, f"{where}: {kind}{f': {detail}' if detail else ''}"))
 
     def settle(self, on_error: OnError) -> Counter[str]:
-        """Refuses the data set, or counts what is left out of it, by kind.
+        """Rejects the dataset, or returns the number of dropped parts by kind.
 
-        Boxes outside their images are left out even of a data set that may have nothing broken: an
-        image cut out of a larger one comes with them.
+        Boxes outside their images are always dropped, even with "raise", because images cropped
+        from a larger one have them.
 
         Raises:
-            BrokenDataError: with "raise", if anything else is broken; the first few are named.
+            BrokenDataError: with "raise", if anything else is broken; the first few problems are
+                named.
         """
         broken = [text for kind, text in self._found if kind != OUTSIDE]
         if broken and on_error == "raise":
@@ -111,17 +113,17 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 
 def is_name(value: object) -> bool:
-    """Whether a value from a file may name a category; a number is its own name."""
+    """Returns whether a value from a file is valid as a category name; a number is."""
     return bool(value.strip()) if isinstance(value, str) else is_number(value)
 
 
 def check_names(path: Path, categories: Iterable[dict[str, Any]], merged: Iterable[str]) -> None:
-    """Raises AnnotationError if a category has no name, or that of another.
+    """Raises AnnotationError if a category has no name, or the name of another one.
 
     Args:
-        path: the data set's file or folder.
-        categories: COCO's: id, name.
-        merged: names that several may have, in any case.
+        path: the dataset's file or folder.
+        categories: COCO records: id, name.
+        merged: names that several categories may have, in any case.
     """
     id_of: dict[str, Any] = {}
     allowed = {name.casefold() for name in merged}
@@ -130,7 +132,7 @@ def check_names(path: Path, categories: Iterable[dict[str, Any]], merged: Iterab
         if not is_name(category["name"]):
             got = f"got {shown(name)}"
             raise AnnotationError(f"{path}: category {shown(id)}: {EXPECTED_NAME}, {got}")
-        # Objects of either would be rated as the other's.
+        # Otherwise, objects of one category would be evaluated as the other's.
         if name in id_of and name.casefold() not in allowed:
             raise AnnotationError(
                 f"{path}: expected a name of its own for each category, got {shown(name)} for "
@@ -140,7 +142,7 @@ def check_names(path: Path, categories: Iterable[dict[str, Any]], merged: Iterab
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value from a file is a finite number; JSON's true and false are none."""
+    """Returns whether a value from a file is a finite number; JSON's true and false are not."""
     if type(value) not in (int, float) and (not isinstance(value, Real) or isinstance(value, bool)):
         return False
     try:
@@ -166,21 +168,21 @@ def given_size(record: dict[str, Any], prefix: str = "") -> tuple[Any, Any] | No
 
 
 def as_flag(value: Any) -> bool | None:
-    """A yes or no from a file: 0, 1, true, false or one of them as text; None: something else."""
+    """Parses a flag from a file: 0, 1, true, false, or these as text; None for anything else."""
     if isinstance(value, str):
         return FLAGS.get(value.strip().lower())
     return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
 
 
 def clip_box(box: Any, width: float, height: float) -> tuple[list[float], bool]:
-    """A box (x, y, width, height) cut off at the borders of its image.
+    """Clips a box (x, y, width, height) to its image.
 
     Returns:
-        The box, and whether what was cut off is more than rounding.
+        The box, and whether the clipped part is more than rounding.
 
     Raises:
-        BrokenPart: it is not four finite numbers, has a negative side or no area, or lies outside
-            the image.
+        BrokenPart: the box is not four finite numbers, has a negative side or no area, or lies
+            outside the image.
     """
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
         raise BrokenPart("box is not four finite numbers", f"bbox {shown(box)}")
@@ -200,7 +202,7 @@ def clip_box(box: Any, width: float, height: float) -> tuple[list[float], bool]:
 
 
 def keypoints_problem(points: Any, count: int) -> tuple[str, str] | None:
-    """What is wrong with COCO keypoints (x, y, visibility, x, ...), as (kind, detail)."""
+    """Returns the problem of COCO keypoints (x, y, visibility, ...) as (kind, detail), or None."""
     if not isinstance(points, list) or not all(map(is_number, points)):
         return "keypoints are not finite numbers", ""
     if len(points) != 3 * count:
@@ -211,24 +213,24 @@ def keypoints_problem(points: Any, count: int) -> tuple[str, str] | None:
 
 
 class FileReport(NamedTuple):
-    """What was found of an image file: its size if that was read, and what is wrong with it."""
+    """Result of checking an image file: its size if it was read, and its problem if any."""
 
     size: tuple[int, int] | None = None
     problem: Problem | None = None
 
 
 def image_file_report(path: Path, size: tuple[int, int] | None, check: FileCheck) -> FileReport:
-    """The size of an image file, and what is wrong with it.
+    """Returns the size of an image file, and its problem if there is one.
 
     Args:
         path: the file.
-        size: (width, height) it should have once turned upright; None, where that is not known,
-            reads it from the file.
-        check: "exists" looks no further than the folder, if the size is known; "header" reads the
-            size, and whether the file is complete: a JPEG by its end mark, others by decoding;
-            "decode" decodes all.
+        size: expected (width, height) of the upright image; None if unknown, then it is read from
+            the file.
+        check: "exists" checks only that the file exists, if the size is known; "header" reads the
+            size and checks that the file is complete, a JPEG by its end marker, others by decoding;
+            "decode" always decodes the file.
     """
-    # Pillow fails on some names, as does the file system on one that is too long.
+    # Pillow fails on some names, and the file system on those that are too long.
     try:
         if not path.is_file():
             kind = "not a regular file" if path.exists() else "missing file"
@@ -249,11 +251,11 @@ def image_file_report(path: Path, size: tuple[int, int] | None, check: FileCheck
 
 
 def known_size(image: dict[str, Any], folder: Path) -> tuple[Any, Any] | None:
-    """Returns the size of an image record; one without a size gets that of its file.
+    """Returns the size of an image record; reads it from the file if it is missing.
 
     Args:
-        image: file_name, width, height.
-        folder: of the file.
+        image: record with file_name, width, height.
+        folder: folder of the file.
 
     Returns:
         (width, height), or None if the file cannot be read.
@@ -268,13 +270,13 @@ def known_size(image: dict[str, Any], folder: Path) -> tuple[Any, Any] | None:
 def image_file_reports(
     files: Iterable[tuple[Path, tuple[int, int] | None]], check: FileCheck
 ) -> list[FileReport]:
-    """`image_file_report` of many files, several at a time: most of it is waiting for the disk."""
+    """Runs `image_file_report` on many files concurrently: it mostly waits for the disk."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda file: image_file_report(file[0], file[1], check), files))
 
 
 def _ends_as_jpeg(path: Path, image: Image.Image) -> bool:
-    """Whether the file is a JPEG with its end mark; of other files, only decoding tells."""
+    """Returns whether the file is a JPEG with its end marker; other formats must be decoded."""
     if image.format != "JPEG":
         return False
     with open(path, "rb") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finds images that show the same picture, by imagehash."""
+"""Finding images that show the same picture, with imagehash."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from PIL import Image, ImageOps
 from .image import WIDE_MODES, ImageError, open_image, to_tensor
 from .problems import READERS
 
-# Bits of 64 in which the hashes of one picture, saved in two ways, may differ: with 4 parts of 16
-# bits, at least one part is then the same, and a table finds it.
+# Maximum number of differing bits, of 64, between hashes of the same picture. With 4 parts of 16
+# bits, at least one part is then equal, and a table lookup finds it.
 MOST_BITS = 3
 PARTS = 4
-# Plain pictures have like hashes: so their thumbnails are compared, too. Side, and the largest mean
-# difference of grey values.
+# Plain pictures have similar hashes, so thumbnails are compared too. Side in pixels, and largest
+# mean difference of grey values.
 THUMBNAIL, MOST_DIFFERENT = 32, 4.0
 
 
 class Look(NamedTuple):
-    """What an image looks like: the bits of its perceptual hash, and a grey thumbnail."""
+    """Appearance of an image: the bits of its perceptual hash, and a grey thumbnail."""
 
     bits: np.ndarray  # bool [64]
     thumbnail: np.ndarray  # float32 [THUMBNAIL, THUMBNAIL]
 
 
 def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
-    """Groups of images that show one picture, be it saved, reduced or compressed differently.
+    """Groups images that show the same picture, possibly saved, scaled or compressed differently.
 
-    Frames of a film in which hardly anything moves count as one picture, too. Mirrored, turned and
+    Film frames in which hardly anything moves count as the same picture too. Mirrored, rotated and
     cropped pictures are not found.
 
     Args:
-        paths: image files; those that cannot be read are left out.
+        paths: image files; unreadable ones are skipped.
 
     Returns:
-        Places in `paths`, ascending, of each group of two or more.
+        Indices into `paths`, ascending, of each group of two or more.
 
     Raises:
         ImportError: imagehash is not installed.
@@ -50,7 +50,7 @@ def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
     load_imagehash()
     with ThreadPoolExecutor(READERS) as pool:
         looks = list(pool.map(_look, paths))
-    # Each image is compared with the first of each group alone.
+    # Compare each image only with the first image of each group.
     table: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     groups: dict[int, list[int]] = {}
     for place, look in enumerate(looks):
@@ -58,7 +58,7 @@ def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
             continue
         keys = [(part, bits.tobytes()) for part, bits in enumerate(look.bits.reshape(PARTS, -1))]
         firsts = dict.fromkeys(first for key in keys for first in table[key])
-        # mypy: only the places of those that could be read are in the table.
+        # mypy: the table contains only readable images.
         same = next((f for f in firsts if _alike(looks[f], look)), None)  # type: ignore[arg-type]
         if same is not None:
             groups[same].append(place)
@@ -70,7 +70,7 @@ def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
 
 
 def load_imagehash():  # type: ignore[no-untyped-def]
-    """The package imagehash; ImportError says how to get it."""
+    """Imports imagehash; the ImportError contains the install command."""
     try:
         import imagehash
     except ImportError as error:
@@ -83,10 +83,11 @@ def load_imagehash():  # type: ignore[no-untyped-def]
 def _look(path: Path) -> Look | None:
     try:
         with open_image(path) as file:
-            # A JPEG is decoded at a fraction of its size.
+            # Decode a JPEG at a fraction of its size.
             file.draft("L", (4 * THUMBNAIL, 4 * THUMBNAIL))
             if file.mode in WIDE_MODES:
-                # Pillow would cut these off at 255, and make most of them one white picture.
+                # Pillow would clip these at 255, which turns most of them into the same white
+                # picture.
                 image = Image.fromarray(to_tensor(file)[0].numpy())
             else:
                 image = ImageOps.exif_transpose(file).convert("L")

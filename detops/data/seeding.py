@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Seeds of the random numbers of torch, numpy and Python."""
+"""Seeding of the random number generators of torch, numpy and Python."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 
 
 def mix(*numbers: int) -> int:
-    """A seed in 0..2^63 - 1 from several numbers; near numbers give unlike seeds."""
+    """Derives a seed in 0..2^63 - 1 from several numbers; close numbers give unrelated seeds."""
     words = [number & (2**64 - 1) for number in numbers]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0]) >> 1
 
 
 def seed_all(seed: int) -> None:
-    """Seeds every default generator, those of the CUDA devices too."""
+    """Seeds every default generator, including those of CUDA devices."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -27,7 +27,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds the CPU's default generators, and puts them back as they were."""
+    """Seeds the CPU's default generators in the block, and restores them afterwards."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         torch.default_generator.manual_seed(seed)
@@ -41,9 +41,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def make_deterministic() -> None:
-    """Makes one seed give the same bits in every run on the same machine and number of threads.
+    """Makes a seed give the same bits in every run on the same machine and number of threads.
 
-    To be called before CUDA is used: its matrix products read their workspace's size once.
+    Must be called before CUDA is used: cuBLAS reads its workspace size only once.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Labelled shapes on photographs: data with exact masks, made when asked for."""
+"""Labelled shapes on photographs: data with exact masks, generated on demand."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .masks import encode_mask
 from .problems import AnnotationError, FileCheck, OnError, Problems, check_choice
 
 CLASSES = ("ellipse", "rectangle", "triangle", "star", "ring", "cross")
-# Functions of skimage.data whose files are in its wheel; no photograph is in both splits. Training
-# needs many, some with round things in them: where a detector knows only a few, it takes wheels and
-# eyes in others for shapes.
+# Functions of skimage.data whose files are in its wheel. No photograph is in both splits. Training
+# needs many, some with round objects in them: a detector that has seen only a few mistakes wheels
+# and eyes in others for shapes.
 PHOTOGRAPHS = {
     "train": tuple(
         "astronaut brick camera cell clock coffee coins gravel hubble_deep_field "
@@ -31,13 +31,13 @@ PHOTOGRAPHS = {
 }
 SMALLEST_SIDE = 16
 SMALLEST_RADIUS = 6.0
-RADIUS = (0.09, 0.28)  # of the square root of the image's area
-MIN_VISIBLE = 0.4  # share of a shape's area that the border and other shapes leave
+RADIUS = (0.09, 0.28)  # fractions of the square root of the image's area
+MIN_VISIBLE = 0.4  # minimum fraction of a shape's area not hidden by the border and other shapes
 TRIES = 10
 SUBPIXELS = 3
-# Of each class, how much smaller one axis may be than the other.
+# Minimum ratio of the shorter to the longer axis, per class.
 LEAST_ASPECT = (0.5, 0.45, 0.7, 0.8, 0.7, 0.75)
-CONTRAST = 0.25  # least distance between the colours of shape and ground, channels in 0..1
+CONTRAST = 0.25  # minimum difference of shape and ground in some channel, in 0..1
 SCENES_KEPT = 8
 
 Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -46,28 +46,28 @@ Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
 class Shapes(DetectionDataset):
     """Ellipses, rectangles, triangles, stars, rings and crosses on real photographs.
 
-    They are turned, squeezed, shaded and textured; some lie over others or reach out of the image.
-    A mask is what is seen of a shape: the pixels that it covers by half or more, less those that
-    later shapes cover. A box is the smallest around its mask. The photographs are scikit-image's;
-    the test split has others than the training split.
+    They are rotated, stretched, shaded and textured; some overlap others or extend beyond the
+    image. A mask is the visible part of a shape: the pixels of which it covers at least half, minus
+    those that later shapes cover. A box is the smallest around its mask. The photographs come from
+    scikit-image; the two splits have different ones.
 
-    An item depends on its index, the split, the seed, size and objects alone, to the last bit (with
+    An item depends only on its index, the split, the seed, size and objects, to the last bit (with
     the same versions of NumPy, Pillow and scikit-image).
 
     Args:
         split: "train" or "test".
         length: number of images.
-        size: pixels of a side, or "<height>x<width>", or (height, width).
-        objects: most shapes in an image; there is at least one attempt.
-        seed: another seed is another data set.
-        on_error: taken as by all data sets; nothing here is broken.
+        size: side in pixels, or "<height>x<width>", or (height, width).
+        objects: maximum number of shapes in an image; at least one is attempted.
+        seed: another seed gives another dataset.
+        on_error: accepted as by all datasets; nothing here is broken.
         check: likewise.
-        masks: give masks in the targets.
+        masks: include masks in the targets.
         keypoints: must be false: shapes have none.
         transform: see `DetectionDataset`.
 
     Raises:
-        ValueError: an argument out of range.
+        ValueError: an argument is out of range.
         ImportError: scikit-image is not installed.
 
     Example:
@@ -105,8 +105,8 @@ class Shapes(DetectionDataset):
         path = Path(f"shapes:{split}")
         if keypoints:
             raise AnnotationError(f"{path}: shapes have no keypoints")
-        _photograph(PHOTOGRAPHS[split][0])  # to fail here, where scikit-image is not installed
-        # No records yet: those of images would be looked for in files.
+        _photograph(PHOTOGRAPHS[split][0])  # fail early if scikit-image is not installed
+        # Pass no records yet, because the base class would search for the images' files.
         masks = masks is None or masks
         super().__init__(
             path, path, [], categories, [], Problems(path), on_error, check, masks, False, transform
@@ -114,12 +114,12 @@ class Shapes(DetectionDataset):
         self.images = images
 
     def image(self, index: int) -> Tensor:
-        """An image's pixels, uint8 [3, H, W] RGB."""
-        # A copy: a transform may write into it, and the scene is kept.
+        """Returns an image's pixels, uint8 [3, H, W] RGB."""
+        # A copy, because a transform may modify it and the scene is cached.
         return torch.from_numpy(self._scene(index)[0].transpose(2, 0, 1).copy())
 
     def target(self, index: int) -> Target:
-        """The shapes of an image: boxes [n, 4], labels [n], image_id, and masks [n, H, W]."""
+        """Returns an image's target: boxes [n, 4], labels [n], image_id, and masks [n, H, W]."""
         _, masks, labels = self._scene(index)
         boxes = torch.tensor([_box(mask) for mask in masks], dtype=torch.float32).reshape(-1, 4)
         own = torch.tensor([self.label_of[label] for label in labels.tolist()], dtype=torch.int64)
@@ -129,7 +129,7 @@ class Shapes(DetectionDataset):
         return target
 
     def ground_truth(self) -> dict[str, Any]:
-        """The data set as a COCO dict, masks as run lengths; makes every image once."""
+        """Returns the dataset as a COCO dict, masks as run lengths; draws every image once."""
         annotations: list[dict[str, Any]] = []
         for index in range(len(self)):
             target, masks = self.target(index), self._scene(index)[1]
@@ -169,9 +169,9 @@ def export(folder: str | Path, *arguments: Any, **options: Any) -> Path:
     """Writes generated shapes as a COCO folder with masks; see `export_coco`.
 
     Args:
-        folder: made if missing.
-        arguments: of `Shapes`.
-        options: of `Shapes`.
+        folder: created if missing.
+        arguments: positional arguments of `Shapes`.
+        options: keyword arguments of `Shapes`.
 
     Returns:
         Path of the JSON file.
@@ -179,24 +179,24 @@ def export(folder: str | Path, *arguments: Any, **options: Any) -> Path:
     return export_coco(Shapes(*arguments, **options), folder)
 
 
-@np.errstate()  # the size of buffers is that of before again
+@np.errstate()  # restores the buffer size afterwards
 def draw_scene(
     generator: np.random.Generator, split: str, size: tuple[int, int], objects: int
 ) -> Scene:
-    """A photograph with shapes on it.
+    """Draws shapes on a photograph.
 
     Args:
-        generator: all that is random.
-        split: whose photographs.
-        size: height and width, pixels.
-        objects: most shapes.
+        generator: source of all random numbers.
+        split: split of the photographs.
+        size: height and width in pixels.
+        objects: maximum number of shapes.
 
     Returns:
-        image uint8 [H, W, 3], masks bool [n, H, W] of what is seen of each shape, labels int64 [n]
-        from 1.
+        image uint8 [H, W, 3], masks bool [n, H, W] of the visible part of each shape, labels int64
+        [n] from 1.
     """
-    # Where there is no memory for a loop's buffer, NumPy 2.4 ends the process: 64 KB are not there
-    # long before 4 KB are.
+    # NumPy 2.4 aborts the process if it cannot allocate a loop's buffer. An allocation of 64 KB
+    # fails long before one of 4 KB does.
     np.setbufsize(512)
     image = _background(generator, split, size)
     masks: list[np.ndarray] = []
@@ -225,7 +225,7 @@ def draw_scene(
 
 
 def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """The box around a mask, to the far edge of its last pixels."""
+    """Returns the box around a mask, up to the far edge of its last pixels."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
@@ -233,7 +233,7 @@ def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
 def _shape(
     generator: np.random.Generator, kind: int, size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[slice, slice], int]:
-    """One shape somewhere: coverage in 0..1, its own coordinates, window, pixels with none cut."""
+    """Generates a shape: coverage in 0..1, its own coordinates, window, area before clipping."""
     height, width = size
     low, high = (share * math.sqrt(height * width) for share in RADIUS)
     radius = max(SMALLEST_RADIUS, math.exp(generator.uniform(math.log(low), math.log(high))))
@@ -242,7 +242,7 @@ def _shape(
     aspect = generator.uniform(LEAST_ASPECT[kind], 1)
     thickness = generator.uniform(0.22, 0.4)
 
-    # Rectangles and crosses reach beyond the circle of their half side.
+    # The corners of rectangles and crosses lie outside the circle of this radius.
     reach = radius * math.sqrt(2) + 1
     top, left = math.floor(centre_y - reach), math.floor(centre_x - reach)
     side = math.ceil(2 * reach) + 1
@@ -269,9 +269,9 @@ def _shape(
 
 
 def _inside(name: str, u: np.ndarray, v: np.ndarray, thickness: float) -> np.ndarray:
-    """Where points (u, v) are in a shape of half side or radius 1 about the origin.
+    """Returns whether points (u, v) are in a shape of half side or radius 1 about the origin.
 
-    Only sums, products and comparisons: they give the same bits everywhere.
+    It uses only sums, products and comparisons, which give the same bits everywhere.
     """
     if name == "rectangle":
         return (abs(u) <= 1) & (abs(v) <= 1)
@@ -280,7 +280,7 @@ def _inside(name: str, u: np.ndarray, v: np.ndarray, thickness: float) -> np.nda
         return (across <= thickness) & (along <= 1)
     if name in ("triangle", "star"):
         corners = 3 if name == "triangle" else 5
-        # A pentagram is where at most one of a pentagon's five sides is crossed.
+        # A pentagram is the set of points that are outside of at most one side of a pentagon.
         crossed = np.zeros(u.shape, dtype=np.int8)
         for k in range(corners):
             turn = 2 * math.pi * k / corners
@@ -295,7 +295,7 @@ def _inside(name: str, u: np.ndarray, v: np.ndarray, thickness: float) -> np.nda
 def _paint(
     generator: np.random.Generator, split: str, u: np.ndarray, v: np.ndarray, ground: np.ndarray
 ) -> np.ndarray:
-    """Colours [h, w, 3] of a shape: one that differs from the ground's, textured and shaded."""
+    """Returns the colours [h, w, 3] of a textured, shaded shape that contrasts with the ground."""
     for _ in range(TRIES):
         colour = generator.uniform(0.02, 0.98, 3)
         if np.abs(colour - ground).max() >= CONTRAST:
@@ -319,11 +319,11 @@ def _paint(
 
 
 def _background(generator: np.random.Generator, split: str, size: tuple[int, ...]) -> np.ndarray:
-    """A part of a photograph, float64 [h, w, 3] in 0..1."""
+    """Returns a random part of a photograph, float64 [h, w, 3] in 0..1."""
     height, width = size
     names = PHOTOGRAPHS[split]
     photograph = _photograph(names[int(generator.integers(len(names)))])
-    # The largest window of the same proportions, or less of it.
+    # The largest window of the same aspect ratio, scaled down randomly.
     scale = min(photograph.height / height, photograph.width / width)
     scale *= generator.uniform(0.35, 1)
     x = generator.uniform(0, photograph.width - width * scale)

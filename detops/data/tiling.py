@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Large images in overlapping tiles: cutting, and merging what was found in them."""
+"""Large images in overlapping tiles: cutting, and merging of detections."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Tile = tuple[int, int, int, int]
 
 
 def tile_origins(length: int, tile: int, overlap: float = 0.25) -> list[int]:
-    """Where tiles start along one side: every pixel covered, the last tile flush with the end.
+    """Returns the starts of tiles along a side; they cover it, and the last ends flush with it.
 
     Args:
-        length: pixels of the side.
-        tile: pixels of a tile.
-        overlap: least share of a tile that it has in common with the next, in [0, 1).
+        length: length of the side in pixels.
+        tile: size of a tile in pixels.
+        overlap: minimum fraction of a tile that overlaps with the next, in [0, 1).
 
     Example:
         >>> tile_origins(1000, tile=400, overlap=0.25)
@@ -32,7 +32,7 @@ def tile_origins(length: int, tile: int, overlap: float = 0.25) -> list[int]:
 
 
 def cut_tiles(height: int, width: int, tile: int, overlap: float = 0.25) -> list[Tile]:
-    """Windows (x1, y1, x2, y2) that cover an image, at most `tile` pixels wide and high.
+    """Returns windows (x1, y1, x2, y2) that cover an image, at most `tile` pixels wide and high.
 
     Example:
         >>> cut_tiles(400, 700, tile=400)
@@ -46,7 +46,7 @@ def cut_tiles(height: int, width: int, tile: int, overlap: float = 0.25) -> list
 
 
 def clear_of_borders(tiles: Tensor, image_size: tuple[int, int], margin: float) -> Tensor:
-    """Between which (x1, y1, x2, y2) a box keeps clear of the borders of each of the tiles [T, 4].
+    """Returns the limits (x1, y1, x2, y2) of boxes clear of the borders of each tile [T, 4].
 
     A border of the image itself cuts nothing.
     """
@@ -58,7 +58,7 @@ def clear_of_borders(tiles: Tensor, image_size: tuple[int, int], margin: float) 
 
 
 def _between(boxes: Tensor, limits: Tensor) -> Tensor:
-    """Which boxes [K, 4] are between which limits [T, 4]: bool [K, T]."""
+    """Returns which boxes [K, 4] are within which limits [T, 4]: bool [K, T]."""
     boxes = boxes[:, None]
     return ((boxes[..., :2] > limits[:, :2]) & (boxes[..., 2:] < limits[:, 2:])).all(dim=2)
 
@@ -66,17 +66,17 @@ def _between(boxes: Tensor, limits: Tensor) -> Tensor:
 def seen_better_elsewhere(
     boxes: Tensor, own: int, tiles: Tensor, inner: Tensor, elsewhere: Tensor
 ) -> Tensor:
-    """Which boxes of a tile are cut by its border while another tile has them in its inside.
+    """Returns which boxes of a tile are cut by its border but well inside another tile.
 
-    Non-maximum suppression alone keeps the cut half of an object, because it overlaps the whole
-    one too little.
+    Non-maximum suppression alone keeps the cut half of an object, because its overlap with the
+    whole object is too small.
 
     Args:
-        boxes: [K, 4] xyxy in the image's pixels.
-        own: the number of the tile they were found in.
+        boxes: [K, 4] xyxy in pixels of the image.
+        own: index of the tile that they were found in.
         tiles: [T, 4], all tiles of the image.
-        inner: [T, 4] from `clear_of_borders`; a box outside is cut by the tile.
-        elsewhere: likewise; a box between them is in the inside of the tile.
+        inner: [T, 4] from `clear_of_borders`; a box outside these limits is cut by the tile.
+        elsewhere: likewise; a box within these limits is well inside the tile.
 
     Returns:
         bool [K].
@@ -95,23 +95,23 @@ def merge_detections(
     iou_threshold: float = 0.5,
     margin: float = 2.0,
 ) -> dict[str, Tensor]:
-    """Puts the detections of an image's tiles together.
+    """Merges the detections of an image's tiles.
 
-    Boxes that a tile's border cuts are dropped where another tile shows them whole, then
-    duplicates fall by `detops.ops.batched_nms`.
+    Boxes that a tile's border cuts are dropped if another tile shows them whole. Then duplicates
+    are removed by `detops.ops.batched_nms`.
 
     Args:
-        detections: one dict per tile: boxes [k, 4] xyxy in the tile's pixels, labels [k],
-            scores [k]; and in all or none masks bool [k, 1, h, w], at least as large as the tile,
-            and keypoints [k, n, 3] (x, y, visibility) with keypoints_scores [k, n].
+        detections: one dict per tile: boxes [k, 4] xyxy in pixels of the tile, labels [k], scores
+            [k]; and, in all or none of them, masks bool [k, 1, h, w], at least as large as the
+            tile, and keypoints [k, n, 3] (x, y, visibility) with keypoints_scores [k, n].
         tiles: the tiles (x1, y1, x2, y2), in the same order.
         image_size: (height, width) of the image.
-        iou_threshold: of the non-maximum suppression, within a class.
-        margin: pixels; a box nearer to a tile's border than this counts as cut.
+        iou_threshold: IoU threshold of non-maximum suppression, within a class.
+        margin: in pixels; a box closer to a tile's border than this counts as cut.
 
     Returns:
-        boxes [K, 4] in the image's pixels and clipped to it, labels [K], scores [K], by descending
-        score; masks [K, 1, H, W] and keypoints, each as its tile shows it.
+        boxes [K, 4] in pixels of the image and clipped to it, labels [K], scores [K], by descending
+        score; masks [K, 1, H, W] and keypoints, each from its own tile.
 
     Example:
         >>> tiles = cut_tiles(400, 700, tile=400)
@@ -131,14 +131,14 @@ def merge_detections(
     height, width = image_size
     places = detections[0]["boxes"].new_tensor(tiles)
     inner = clear_of_borders(places, image_size, margin)
-    # Twice the margin, so that of two tiles at least one keeps an object that is as wide as their
-    # overlap.
+    # Twice the margin, so that at least one of two tiles keeps an object as wide as their overlap.
     elsewhere = clear_of_borders(places, image_size, 2 * margin)
     parts = []
     for number, (found, place) in enumerate(zip(detections, places, strict=True)):
         boxes = found["boxes"] + place[:2].repeat(2)
         keep = ~seen_better_elsewhere(boxes, number, places, inner, elsewhere)
-        # Where each came from, for its mask: those of all tiles together may be large.
+        # Store each detection's origin to look up its mask: the masks of all tiles may be too large
+        # to merge.
         origin = torch.stack([torch.full_like(found["labels"], number), _count(boxes)], dim=1)
         parts.append((boxes[keep], found["labels"][keep], found["scores"][keep], origin[keep]))
     boxes, labels, scores, origins = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -164,7 +164,7 @@ def merge_detections(
 def _merge_keypoints(
     detections: Sequence[dict[str, Tensor]], tiles: Sequence[Tile], kept: Tensor
 ) -> dict[str, Tensor]:
-    """Keypoints and their scores of the detections (tile, index) that are kept [K, 2]."""
+    """Returns keypoints and scores of the kept detections, given as (tile, index) [K, 2]."""
     counts = torch.tensor([len(found["scores"]) for found in detections], device=kept.device)
     rows = (counts.cumsum(0) - counts)[kept[:, 0]] + kept[:, 1]
     keys = [key for key in ("keypoints", "keypoints_scores") if key in detections[0]]

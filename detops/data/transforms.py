@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Training augmentation of images with boxes, masks and keypoints.
 
-All randomness comes from torch's default generator. Scale jitter needs no step of its own: the
-model resizes every crop to the same side, so the random side of the crop is the random scale.
+All randomness comes from torch's default generator. Scale jitter is not a separate step: the model
+resizes every crop to the same side, so the random side of the crop acts as a random scale.
 
-A target is a dict of `boxes` [n, 4] xyxy and `labels` [n], and where it has them `masks`
-uint8 or bool [n, H, W] and `keypoints` [n, k, 3] (x, y, visibility), in pixels; whatever else it
-holds is handed on.
+A target is a dict of `boxes` [n, 4] xyxy and `labels` [n] and, if present, `masks` uint8 or bool
+[n, H, W] and `keypoints` [n, k, 3] (x, y, visibility), in pixels. Its other entries are passed
+through.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 
 
 def crop_target(target: Target, window: tuple[int, int, int, int], min_visible: float) -> Target:
-    """Moves a target into a window of its image.
+    """Crops a target to a window of its image.
 
     Args:
-        target: in the image's pixels.
+        target: target in pixels of the image.
         window: x1, y1, x2, y2 of the window in the same pixels.
-        min_visible: objects that keep less than this share of their area are dropped: of the mask's
-            area where there are masks, of the box's otherwise.
+        min_visible: objects that keep less than this fraction of their area are dropped: of the
+            mask's area if there are masks, else of the box's.
 
     Returns:
-        A target in the window's pixels. Boxes are clipped to it, and to what is left of the mask.
-        Keypoints outside get x, y and visibility 0, as COCO has those that are not marked.
+        A target in pixels of the window. Boxes are clipped to it, and to the rest of the mask.
+        Keypoints outside get x, y and visibility 0, as COCO stores unlabelled ones.
     """
     boxes = target["boxes"].float()
     x1, y1, x2, y2 = window
@@ -47,7 +47,8 @@ def crop_target(target: Target, window: tuple[int, int, int, int], min_visible: 
     if "masks" in target:
         whole, masks = target["masks"], target["masks"][:, y1:y2, x1:x2]
         areas, left = (m.sum(dim=(1, 2), dtype=torch.float32) for m in (whole, masks))
-        # Boxes may end within pixels, those around masks end between them: the tighter of both.
+        # Boxes may end within pixels, those around masks only between them, so use the tighter of
+        # both.
         tight = _boxes_around(masks)
         boxes = torch.cat(
             [torch.maximum(boxes[:, :2], tight[:, :2]), torch.minimum(boxes[:, 2:], tight[:, 2:])],
@@ -68,7 +69,7 @@ def _area(boxes: Tensor) -> Tensor:
 
 
 def _boxes_around(masks: Tensor) -> Tensor:
-    """Boxes to the far edges of the masks' outermost pixels; without area for empty masks."""
+    """Returns boxes to the far edges of the masks' outermost pixels; empty masks have no area."""
     filled = masks.flatten(1).any(dim=1)
     far = torch.tensor([0.0, 0.0, 1.0, 1.0])
     return masks_to_boxes(masks) + far * filled[:, None]
@@ -83,9 +84,9 @@ def _cropped_keypoints(points: Tensor, window: tuple[int, int, int, int]) -> Ten
 
 
 class RandomSquareCrop:
-    """Cuts a square with a random side in [min_side, max_side] at a random place.
+    """Crops a square with a random side in [min_side, max_side] at a random position.
 
-    The side is cut down to what the image has. See `crop_target` for `min_visible`.
+    Each side is limited to that of the image. See `crop_target` for `min_visible`.
     """
 
     def __init__(self, min_side: int, max_side: int, min_visible: float = 0.4) -> None:
@@ -107,10 +108,10 @@ class RandomSquareCrop:
 
 
 class RandomRotate90:
-    """Turns by 0, 90, 180 or 270 degrees: whole pixels, so boxes stay exact."""
+    """Rotates by 0, 90, 180 or 270 degrees. Pixels stay whole, so boxes stay exact."""
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
-        """Turns image [C, H, W] and its target."""
+        """Rotates image [C, H, W] and its target."""
         target = dict(target)
         for _ in range(_randint(0, 3)):
             width = image.shape[-1]
@@ -127,13 +128,13 @@ class RandomRotate90:
 
 
 class RandomFlip:
-    """Mirrors left and right, then top and bottom, each with a probability of its own.
+    """Flips left to right, then top to bottom, each with its own probability.
 
     Args:
-        horizontal: probability of the first.
-        vertical: probability of the second.
-        keypoint_flip: for each keypoint the one that takes its place in a mirror, as the left eye
-            takes that of the right one; none by default.
+        horizontal: probability of the horizontal flip.
+        vertical: probability of the vertical flip.
+        keypoint_flip: for each keypoint, the index of its mirror image, such as the right eye's for
+            the left eye; by default keypoints keep their indices.
     """
 
     def __init__(
@@ -143,14 +144,14 @@ class RandomFlip:
         self.keypoint_flip = None if keypoint_flip is None else list(keypoint_flip)
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
-        """Mirrors image [C, H, W] and its target."""
+        """Flips image [C, H, W] and its target."""
         for probability, dim in self.chances:
             if float(torch.rand(())) < probability:
                 image, target = image.flip(dim), self._flipped(target, image.shape[dim], dim)
         return image, target
 
     def _flipped(self, target: Target, side: int, dim: int) -> Target:
-        axis = -dim - 1  # of x, y in boxes and points
+        axis = -dim - 1  # 0 for x or 1 for y, in boxes and points
         boxes = target["boxes"].clone()
         boxes[:, axis] = side - target["boxes"][:, axis + 2]
         boxes[:, axis + 2] = side - target["boxes"][:, axis]
@@ -166,7 +167,7 @@ class RandomFlip:
 
 
 def mirrored_keypoints(names: Sequence[str]) -> list[int]:
-    """For each keypoint the one of its name with "left" and "right" exchanged, or itself."""
+    """Returns the index of each name with "left" and "right" exchanged, or its own index."""
     mirrored = []
     for index, name in enumerate(names):
         other = name.replace("left", "\0").replace("right", "left").replace("\0", "right")
@@ -175,14 +176,14 @@ def mirrored_keypoints(names: Sequence[str]) -> list[int]:
 
 
 class TrainTransform:
-    """The augmentation a config describes, from uint8 [3, H, W] to float32 in 0..1.
+    """Applies the augmentation of a config, from uint8 [3, H, W] to float32 in 0..1.
 
     Reads INPUT.CROP_MIN, CROP_MAX, ROTATE90, HORIZONTAL_FLIP_PROB_TRAIN, VERTICAL_FLIP_PROB_TRAIN,
-    BRIGHTNESS, CONTRAST, SATURATION and HUE. Nothing is cropped when CROP_MAX is 0.
+    BRIGHTNESS, CONTRAST, SATURATION and HUE. A CROP_MAX of 0 disables cropping.
 
     Args:
         cfg: the config.
-        keypoint_names: of the targets' keypoints, if they have any.
+        keypoint_names: names of the targets' keypoints, if they have any.
     """
 
     def __init__(self, cfg: Any, keypoint_names: Sequence[str] = ()) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detection data sets in Pascal VOC's folders."""
+"""Datasets in Pascal VOC format."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class VocDetection(DetectionDataset):
-    """Images and objects of a folder as those of the Pascal VOC challenges.
+    """Images and objects of a folder in the format of the Pascal VOC challenges.
 
-    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or any suffix of an image in any case, or
-    the name that the annotations have as `filename`; many call these folders `annotations` and
-    `images`), listed in `ImageSets/Main/<split>.txt`; masks come from
-    `SegmentationObject/<name>.png`, where pixels of the k-th object have the value k, of the images
-    that `ImageSets/Segmentation/<split>.txt` lists. Where no lists are, all images with annotations
-    are taken.
+    The folder contains `Annotations/<name>.xml` and `JPEGImages/<name>.jpg`, listed in
+    `ImageSets/Main/<split>.txt`. Images may have any image suffix in any case, or the name given as
+    `filename` in the annotations. The folders may also be called `annotations` and `images`. Masks
+    come from `SegmentationObject/<name>.png`, where pixels of the k-th object have the value k; the
+    images with masks are listed in `ImageSets/Segmentation/<split>.txt`. Without lists, all images
+    with annotations are used.
 
     VOC counts pixels from 1 and includes the last: its box (xmin, ymin, xmax, ymax) becomes
-    (xmin - 1, ymin - 1, xmax, ymax), clipped to the image, as that of a tool that counts from 0 has
-    to be. `image_id` is the image's name. Evaluation is COCO's, which
-    reports VOC's AP as AP50, but for a finer interpolation.
+    (xmin - 1, ymin - 1, xmax, ymax). It is clipped to the image, because boxes of tools that count
+    from 0 would exceed it. `image_id` is the image's name. Evaluation is COCO's. Its AP50 is VOC's
+    AP, except for a finer interpolation.
 
     Args:
         root: the folder, `VOC2007` for example.
-        split: of ImageSets; by default "trainval", or the only one there is.
-        difficult: what becomes of objects marked as difficult. "ignore" leaves them out of the
-            targets and has the evaluation count detections of them neither way (as COCO crowds);
-            "use" takes them as any others. Both keep `difficult` in the annotations.
-        names: the categories, a list or one text with commas; by default the challenges' twenty if
-            they cover all objects, else those that occur, in alphabetical order. Names that differ
-            in case alone are the same.
+        split: name of a list in ImageSets; by default "trainval", or the only one.
+        difficult: treatment of objects marked as difficult. "ignore" excludes them from the
+            targets, and the evaluation ignores detections of them (as with COCO crowds); "use"
+            treats them as any others. Both keep `difficult` in the annotations.
+        names: the categories, as a list or as text with commas; by default the challenges' twenty
+            if they cover all objects, else those that occur, in alphabetical order. Names that
+            differ only in case are the same.
         options: see `DetectionDataset`: on_error, check, masks, transform.
 
     Raises:
-        AnnotationError: no such folder, split or annotations, or, with on_error="raise", something
-            in it is broken.
+        AnnotationError: the folder, the split or the annotations are missing, or, with
+            on_error="raise", something in it is broken.
 
     Example:
         >>> dataset = VocDetection("VOCdevkit/VOC2007", split="val")  # doctest: +SKIP
@@ -83,7 +83,7 @@ class VocDetection(DetectionDataset):
         images: list[dict] = []
         objects: list[dict] = []
         lists = root / "ImageSets" / ("Segmentation" if masks else "Main")
-        files_of = cache(_files_of)  # a folder of images is read once
+        files_of = cache(_files_of)  # lists each folder of images only once
         for name in _listed(folder, lists, split):
             where = f"{folder.name}/{name}.xml"
             try:
@@ -95,13 +95,13 @@ class VocDetection(DetectionDataset):
             beside = spelled(pictures / place)
             file_name = _file_name(files_of(beside), stem, image["file_name"])
             image["file_name"] = under(beside / file_name, pictures)
-            # An image file that cannot be read is reported by itself.
+            # An image file that cannot be read is reported separately.
             if masks and known_size(image, pictures):
                 path = spelled(root / "SegmentationObject" / f"{name}.png")
                 _add_masks(path, image, found, problems)
             images.append(image)
             objects += found
-        # Of several spellings the first in the alphabet.
+        # Use the alphabetically first of several spellings.
         present = {o["name"].casefold(): o["name"] for o in sorted(objects, key=_name)[::-1]}
         present.pop("", None)
         if names is None:
@@ -119,7 +119,10 @@ class VocDetection(DetectionDataset):
 
 
 def annotation_folder(root: Path) -> Path | None:
-    """The folder of the annotation files. One called `annotations` may be of another format."""
+    """Returns the folder of the annotation files, or None.
+
+    A folder called `annotations` may be of another format, so it must contain XML files.
+    """
     usual, other = root / "Annotations", root / "annotations"
     if usual.is_dir():
         return usual
@@ -131,12 +134,13 @@ def _name(found: dict) -> str:
 
 
 class _XmlError(ValueError):
-    """An annotation file without what every one must have."""
+    """An annotation file that is unreadable or lacks a required part."""
 
 
 def _listed(folder: Path, lists: Path, split: str | None) -> list[str]:
-    """Names of the images of a split, or of all that have annotations."""
-    # Lists such as `cat_val.txt` tell which images have a cat, those of `train_val.txt` a train.
+    """Returns the names of the images of a split, or of all images with annotations."""
+    # Lists such as `cat_val.txt` state which images contain a cat, and `train_val.txt` which
+    # contain a train. They are not splits.
     stems = sorted(path.stem for path in lists.glob("*.txt"))
     known = [stem for stem in stems if stem.rpartition("_")[0] not in VOC_NAMES]
     if not known and split is None:
@@ -163,7 +167,7 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
         raise _XmlError(f"not XML ({error})") from error
     if tree.tag != "annotation" and tree.find("size") is None:
         raise _XmlError(f"expected <annotation>, got <{tree.tag[:LONGEST_VALUE]}>")
-    # A side of 0 stands for one that is not given: see `given_size`.
+    # A missing side is read as 0: see `given_size`.
     sides = [_number(tree, f"size/{side}", "0") for side in ("width", "height")]
     if not all(side >= 0 and side == int(side) for side in sides):
         raise _XmlError(f"size is {sides[0]:g} x {sides[1]:g}")
@@ -200,12 +204,12 @@ def _number(element: ElementTree.Element, tag: str, default: str = "") -> float:
 
 
 def _files_of(folder: Path) -> dict[str, list[str]]:
-    """Maps composed stems to a folder's image files, the usual suffixes first."""
+    """Maps composed stems to a folder's image files, common suffixes first."""
     found: dict[str, list[str]] = defaultdict(list)
     order = {suffix: place for place, suffix in enumerate(IMAGE_SUFFIXES)}
     try:
         names = sorted(os.listdir(folder))
-    except OSError:  # the images are then told of as missing
+    except OSError:  # the images are then reported as missing
         return found
     for name in names:
         stem, suffix = os.path.splitext(name)
@@ -217,14 +221,14 @@ def _files_of(folder: Path) -> dict[str, list[str]]:
 
 
 def _file_name(there: dict[str, list[str]], name: str, told: str) -> str:
-    """The image's file; the usual one if there is none, to be named as missing.
+    """Returns the name of an image's file, or the expected name if it is missing.
 
     Args:
         there: see `_files_of`.
-        name: of the image.
-        told: as its annotations name the file. Files that were renamed are told by their old names,
-            which may be others' now: so it only chooses among those of the image's name, or is
-            taken where there is none of these.
+        name: name of the image.
+        told: file name in the annotations. If files were renamed, it is an old name that another
+            image may have now. It therefore only selects among the files with the image's name, or
+            is used if there are none.
     """
     own = _files_called(there, name)
     candidates = own or _files_called(there, os.path.splitext(told)[0])
@@ -239,7 +243,7 @@ def _files_called(there: dict[str, list[str]], stem: str) -> list[str]:
 
 
 def _add_masks(path: Path, image: dict, objects: list[dict], problems: Problems) -> None:
-    """Gives the objects of an image their segmentations; 255 marks what belongs to none."""
+    """Adds segmentations to the objects of an image; 255 marks pixels of no object."""
     try:
         with open_image(path) as file:
             values = np.array(file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detection data sets in YOLO's folders: a text file of labels for each image."""
+"""Datasets in YOLO format: one text file of labels per image."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from .files import LONGEST_PATH, found_file, is_yaml, read_lines, spelled, under
 from .image import IMAGE_SUFFIXES
 from .problems import EXPECTED_NAME, AnnotationError, Problems, image_file_reports, is_name
 
-# What tells the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
+# Files that list the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
 CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
 SPLITS = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
-MOST_ENTRIES = 10_000_000  # of a split's folder, and of those in it
-NULLS = ("~", "null", "Null", "NULL")  # YAML spellings; no place, but a class may be called so
-# Coordinates are shares of the image; what reaches further than an image beside it is none.
+MOST_ENTRIES = 10_000_000  # limit for a split's folder, including its subfolders
+NULLS = ("~", "null", "Null", "NULL")  # YAML spellings: never a path, but possibly a class name
+# Maximum absolute value of coordinates, which are fractions of the image. It allows for points up
+# to one image size beyond the image.
 FURTHEST = 2
 
 
 class YoloDetection(DetectionDataset):
-    """Images and objects of a folder in YOLO's format.
+    """Images and objects of a folder in YOLO format.
 
-    A line of a label file is a box, ``class cx cy width height``, or a polygon,
-    ``class x y x y x y ...``; coordinates are shares of the image's sides, and classes are counted
-    from 0. The labels of ``.../images/a.jpg`` are in ``.../labels/a.txt`` or, where that is not
-    there, beside the image. An image without a label file has no objects; a label file without an
-    image, in the folders of a split, is broken. `image_id` is the image's name in the folder.
+    Each line of a label file is a box, ``class cx cy width height``, or a polygon, ``class x y x y
+    x y ...``. Coordinates are fractions of the image's sides, and classes are counted from 0. The
+    labels of ``.../images/a.jpg`` are in ``.../labels/a.txt`` or, if that does not exist, next to
+    the image. An image without a label file has no objects; a label file without an image, in the
+    folders of a split, is broken. `image_id` is the image's name in the folder.
 
-    Splits are those of `data.yaml` (``train``, ``val``, ``test``: a folder, a list of images, or
-    several of them; relative to ``path`` or the file), whose folders may begin with one ``../`` too
-    many, as Roboflow writes them. Where it names none, all that is in `images` is train. Without
-    `data.yaml`, classes are the lines of `classes.txt` (as exported by Label Studio) or of
+    Splits are those of `data.yaml`: ``train``, ``val`` and ``test`` are each a folder, a list of
+    images, or several of them, relative to ``path`` or the file. Folders may begin with one ``../``
+    too many, as Roboflow writes them. If it names no split, everything in `images` is train.
+    Without `data.yaml`, classes are the lines of `classes.txt` (as exported by Label Studio) or of
     `obj.names` (by CVAT, which lists images in `train.txt`).
 
     Args:
-        root: the folder, or the file that tells the classes.
-        split: train, val or test; by default train, or the only one there is.
+        root: the folder, or the file that lists the classes.
+        split: train, val or test; by default train, or the only one.
         options: see `DetectionDataset`: on_error, check, masks, transform.
 
     Raises:
-        AnnotationError: there is no such file, class or split, the data set is one of keypoints,
+        AnnotationError: the file, a class or the split is missing, the dataset contains keypoints,
             or, with on_error="raise", something in it is broken.
 
     Example:
@@ -78,7 +79,7 @@ class YoloDetection(DetectionDataset):
 
 
 def class_file(root: Path) -> Path:
-    """The file of a YOLO folder that tells the classes; `root` itself if that is a file."""
+    """Returns the file of a YOLO folder that lists the classes; `root` itself if it is a file."""
     if root.is_file():
         return root
     found = [root / name for name in CLASS_FILES if (root / name).is_file()]
@@ -88,7 +89,7 @@ def class_file(root: Path) -> Path:
 
 
 def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
-    """Names of the classes by number, and what the file says of each split."""
+    """Returns the class names by number, and the entries of the file, such as splits."""
     import yaml
 
     from ..safe_yaml import TextLoader, parse_yaml
@@ -125,7 +126,7 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
 def _images(
     path: Path, places: dict[str, Any], split: str | None, problems: Problems
 ) -> list[Path]:
-    """The image files of a split, in the order of a list or of their names."""
+    """Lists the image files of a split, in the order of its list or of their names."""
     if split is not None and split not in SPLITS:
         raise AnnotationError(f"{path}: split: expected {', '.join(SPLITS)}, got {split!r}")
     if is_yaml(path):
@@ -133,7 +134,7 @@ def _images(
             name: places[key] for name, keys in SPLITS.items() for key in keys if places.get(key)
         }
     else:
-        # CVAT's lists.
+        # Lists of images, as written by CVAT.
         there = {name: f"{name}.txt" for name in SPLITS if (path.parent / f"{name}.txt").is_file()}
     there = there or {"train": "images"}
     chosen = split or ("train" if len(there) != 1 else next(iter(there)))
@@ -150,10 +151,10 @@ def _images(
 
 
 def _place(path: Path, root: Path, entry: str, split: str) -> Path:
-    """Where a split's folder or list is."""
+    """Returns the path of a split's folder or list."""
     candidates = [root / entry, path.parent / entry, path.parent / entry.removeprefix("../")]
     for candidate in (*candidates, *map(spelled, candidates)):
-        if os.path.exists(candidate):  # a name that no file can have is not there, either
+        if os.path.exists(candidate):  # False for invalid names as well
             return candidate
     raise AnnotationError(f"{path}: {split}: no such folder or list: {candidates[0]}")
 
@@ -171,7 +172,8 @@ def _listed(place: Path, problems: Problems) -> list[Path]:
     found = []
     for number, name in enumerate(map(str.strip, lines), start=1):
         file = _listed_file(place.parent, name)
-        # A line that names nothing may be a secret of a file that is no list.
+        # Report a missing file by name only if it may be an image: a file that is not a list may
+        # contain secrets.
         if file is None and _may_be_image(name):
             file = place.parent / name
         if file is not None:
@@ -182,7 +184,7 @@ def _listed(place: Path, problems: Problems) -> list[Path]:
 
 
 def _files(place: Path) -> list[Path]:
-    """All files of a folder and of those in it, by name."""
+    """Lists all files in a folder and its subfolders, by name."""
     found, entries = [], 0
     for folder, folders, files in os.walk(place):
         entries += len(folders) + len(files)
@@ -193,7 +195,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _lone_labels(place: Path, images: list[Path]) -> Iterator[Path]:
-    """Files of labels, of a split's folder of images, that no image is there for."""
+    """Yields the label files, for a split's folder of images, that have no image."""
     known = {path for image in images for path in _label_files(image)}
     for folder in dict.fromkeys(path.parent for path in _label_files(place / "any")):
         for file in _files(folder):
@@ -202,7 +204,7 @@ def _lone_labels(place: Path, images: list[Path]) -> Iterator[Path]:
 
 
 def _has_labels(path: Path) -> bool:
-    """Whether a text file has labels; lists of classes and notes may lie beside those that do."""
+    """Returns whether a text file contains labels; class lists and notes may lie next to them."""
     try:
         lines = read_lines(path)
     except (OSError, UnicodeDecodeError):
@@ -211,7 +213,7 @@ def _has_labels(path: Path) -> bool:
 
 
 def _listed_file(folder: Path, name: str) -> Path | None:
-    # CVAT writes as if the folder were called `data`.
+    # CVAT writes paths as if the folder were called `data`.
     found = (found_file(folder, n) for n in (name, name.removeprefix("data/")))
     file = next(filter(None, found), None)
     return None if file is None else folder / file
@@ -223,12 +225,12 @@ def _may_be_image(name: str) -> bool:
 
 def _label_file(image: Path) -> Path:
     swapped, beside = _label_files(image)
-    # That folder may as well be above the data set, whose labels lie beside the images.
+    # The folder `images` may be above the dataset, with the labels next to the images.
     return swapped if swapped.is_file() else beside
 
 
 def _label_files(image: Path) -> tuple[Path, Path]:
-    """Where an image's labels may be: in a folder `labels` instead of `images`, or beside it."""
+    """Returns the possible label files: in `labels` instead of `images`, or next to the image."""
     parts = list(image.parts)
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] == "images":
@@ -240,7 +242,7 @@ def _label_files(image: Path) -> tuple[Path, Path]:
 def _objects(
     path: Path, image_id: str, size: tuple[int, int], problems: Problems
 ) -> Iterator[dict[str, Any]]:
-    """The objects of a label file in COCO's terms, in pixels."""
+    """Yields the objects of a label file as COCO records, in pixels."""
     if not path.is_file():
         return
     try:

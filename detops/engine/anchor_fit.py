@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How well a detector's anchors fit the boxes of a data set."""
+"""The fit of a detector's anchors to the boxes of a dataset."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class AnchorFit(NamedTuple):
     """The best anchor of each box.
 
     Args:
-        sides: ``[N]``, square roots of the boxes' areas, in pixels of what the detector sees.
-        iou: ``[N]``, overlap with the best anchor.
-        level: int64 ``[N]``, whose anchor it is.
-        strides: of the levels, in pixels.
-        anchor_sides: per level the square roots of its anchors' areas.
-        high: from this IoU on an anchor is trained to find the box (FG_IOU_THRESHOLD).
-        low: below this IoU an anchor is background (BG_IOU_THRESHOLD).
+        sides: ``[N]``, square roots of the box areas, in pixels of the detector's input.
+        iou: ``[N]``, IoU with the best anchor.
+        level: int64 ``[N]``, pyramid level of the best anchor.
+        strides: stride of each level, in pixels.
+        anchor_sides: per level, the square roots of its anchor areas.
+        high: anchors with at least this IoU are trained to detect the box (FG_IOU_THRESHOLD).
+        low: anchors below this IoU are background (BG_IOU_THRESHOLD).
     """
 
     sides: Tensor
@@ -34,36 +34,36 @@ class AnchorFit(NamedTuple):
     low: float
 
     def of_level(self, level: int) -> tuple[int, int]:
-        """How many boxes have their best anchor on a level, and how many match it."""
+        """Returns how many boxes have their best anchor on a level, and how many of those match."""
         here = self.level == level
         return int(here.sum()), int((here & (self.iou >= self.high)).sum())
 
     @property
     def unmatched(self) -> int:
-        """How many boxes no anchor overlaps by more than background may.
+        """Number of boxes whose best anchor is below the background threshold.
 
-        Training gives such a box the best anchor there is, however bad, and learns little from it.
+        Training still assigns such a box its best anchor, however bad, and learns little from it.
         """
         return int((self.iou < self.low).sum())
 
 
 def anchor_generator(cfg: Any) -> Any:
-    """What makes the anchors of a config's detector."""
+    """Builds a config's detector and returns its anchor generator."""
     rpn: Any = build_detection_model(cfg).rpn
     return rpn.anchor_generator
 
 
 def fit_anchors(cfg: Any, generator: Any, ground_truth: dict[str, Any]) -> AnchorFit:
-    """Finds the best anchor of each box, crowds left out.
+    """Finds the best anchor of each box, except crowds.
 
-    Boxes are taken at the size at which the detector sees them: resized by INPUT.MIN_SIZE_TEST and
-    MAX_SIZE_TEST, within a tile where INPUT.TILE_SIZE cuts images. The anchors of each level stand
-    at the position nearest to the box.
+    Boxes are scaled to the detector's input: resized by INPUT.MIN_SIZE_TEST and MAX_SIZE_TEST,
+    within a tile if INPUT.TILE_SIZE cuts images. The anchors of each level are placed at the
+    position nearest to the box.
 
     Args:
-        cfg: the config of the detector.
+        cfg: config of the detector.
         generator: its `anchor_generator`.
-        ground_truth: a COCO dict, whose boxes they are.
+        ground_truth: a COCO dict that contains the boxes.
     """
     section = cfg.MODEL.RETINANET if cfg.MODEL.RETINANET_ON else cfg.MODEL.RPN
     images = ground_truth["images"]
@@ -92,9 +92,9 @@ def fit_anchors(cfg: Any, generator: Any, ground_truth: dict[str, Any]) -> Ancho
 
 
 def seen_scale(cfg: Any, height: int, width: int) -> float:
-    """By what factor an image of this size is enlarged before the detector sees it."""
+    """Returns the factor by which an image of this size is resized for the detector."""
     tile = cfg.INPUT.TILE_SIZE
-    # The detector fills up an image that is smaller than a tile to a whole one.
+    # The detector pads an image that is smaller than a tile to a full tile.
     sides = (tile, tile) if tile else (height, width)
     if cfg.INPUT.MIN_SIZE_TEST == 0:
         return 1.0
@@ -102,7 +102,7 @@ def seen_scale(cfg: Any, height: int, width: int) -> float:
 
 
 def _best_iou(boxes: Tensor, cell: Tensor, stride: int) -> Tensor:
-    """The largest overlap of each box ``[N, 4]`` with one of the anchors of a level ``[A, 4]``."""
+    """Returns the largest IoU of each box ``[N, 4]`` with a level's anchors ``[A, 4]``."""
     best = boxes.new_zeros(len(boxes))
     for anchor in cell:
         steps = ((_middles(boxes) - _middles(anchor)) / stride).round()

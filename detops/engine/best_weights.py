@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The best weights of a training, and how long it has not come to better ones."""
+"""The best weights of a training run, and early stopping."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NAME = "best.pt"
 
 
 def mean_average_precision(evaluation: Mapping[str, Any]) -> float | None:
-    """The mean of the data sets' AP of boxes; None if none of them has objects.
+    """Returns the mean box AP over the datasets, or None if none of them has objects.
 
     Args:
-        evaluation: metrics by data set, of each the result of :func:`detops.engine.evaluate`.
+        evaluation: metrics by dataset name, each a result of :func:`detops.engine.evaluate`.
 
     >>> mean_average_precision({"a": {"AP": 0.25}, "b": {"AP": 0.75}, "c": {"AP": None}})
     0.5
@@ -30,10 +30,10 @@ def mean_average_precision(evaluation: Mapping[str, Any]) -> float | None:
 
 
 def check_patience(cfg: Any) -> None:
-    """Refuses to wait for evaluations that are not made.
+    """Rejects SOLVER.PATIENCE if no evaluations are scheduled.
 
     Raises:
-        ConfigError: SOLVER.PATIENCE is given without SOLVER.TEST_PERIOD or DATASETS.TEST.
+        ConfigError: SOLVER.PATIENCE is set without SOLVER.TEST_PERIOD or DATASETS.TEST.
     """
     if cfg.SOLVER.PATIENCE and not (cfg.SOLVER.TEST_PERIOD and cfg.DATASETS.TEST):
         raise ConfigError(
@@ -43,19 +43,19 @@ def check_patience(cfg: Any) -> None:
 
 
 class BestWeights:
-    """`best.pt` in a training's folder: the weights of the evaluation with the highest AP.
+    """`best.pt` in a training folder: the weights of the evaluation with the highest AP.
 
-    The file itself says what step and AP it is of, so that it means the same however often the
-    training was killed and resumed: a checkpoint that is older than the file costs nothing.
+    The file stores its own step and AP. It stays valid however often training is killed and
+    resumed, even from a checkpoint that is older than the file.
 
     Args:
-        folder: of the training.
-        resume: go on from the file that is there; otherwise it is removed.
-        tell: called with a line if that file is damaged, which counts as none.
+        folder: the training folder.
+        resume: continue from the existing file; otherwise it is deleted.
+        tell: called with one line if that file is damaged; it is then treated as missing.
 
     Attributes:
-        step: of the weights, 0 if there are none.
-        ap: theirs, None if there are none.
+        step: step of the weights, 0 if there are none.
+        ap: AP of the weights, None if there are none.
     """
 
     def __init__(self, folder: Path, resume: bool, tell: Callable[[str], Any]) -> None:
@@ -87,12 +87,12 @@ class BestWeights:
         names: list[str],
         half: bool = False,
     ) -> None:
-        """Writes the weights if their AP is higher than that of the best so far.
+        """Writes the weights if their AP is higher than the best so far.
 
-        Called by all processes with the same evaluation.
+        Must be called by all processes, with the same evaluation.
 
         Raises:
-            OutputError: the file cannot be written; the one that was there is whole.
+            OutputError: the file cannot be written; the previous one is intact.
         """
         ap = mean_average_precision(evaluation)
         if ap is None or (self.ap is not None and ap <= self.ap):
@@ -103,8 +103,11 @@ class BestWeights:
             save_weights(self.path, model.state_dict(), config, names, half, about)
 
     def waited(self, step: int, solver: Any) -> bool:
-        """Whether SOLVER.PATIENCE evaluations have passed without a higher AP; 0 is never."""
-        # A run that is resumed without the file has nothing yet that could be bettered.
+        """Returns whether SOLVER.PATIENCE evaluations have passed without a higher AP.
+
+        SOLVER.PATIENCE 0 means never.
+        """
+        # A run resumed without the file has no best AP to compare with yet.
         if self.ap is None:
             return False
         return 0 < solver.PATIENCE * solver.TEST_PERIOD <= step - self.step

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints: dicts of tensors and plain values, sealed and written atomically, read without code.
+"""Checkpoints: sealed, written atomically, and loaded without executing code.
 
-Every checkpoint holds `config` (YAML text), `names` (of the categories, labels 1..C in order) and
-`model` (a state dict), which is all that detection needs. One that training can go on from holds
-`training` too.
+A checkpoint is a dict of tensors and plain values. It contains `config` (YAML text), `names` (of
+the categories, labels 1..C in order) and `model` (a state dict). Detection needs no more than
+these. A checkpoint that training can resume from also contains `training`.
 
-A file is what `torch.save` writes, a ZIP archive, with a seal as the archive's comment: the SHA-256
-of all that stands before it. PyTorch checks none of its archive's sums, and loads changed bits.
+The file is the ZIP archive that `torch.save` writes. Its archive comment holds a seal, the SHA-256
+of the archive before sealing. PyTorch does not verify the archive's own checksums and silently
+loads changed bits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Checkpoint = dict[str, Any]
 NAMED_DIFFERENCES = 3
 SEAL = b"detops sha256 "
 ZIP_START, ZIP_END = b"PK\3\4", b"PK\5\6"
-ZIP_END_SIZE = 22  # of the end record, whose last two bytes are the length of the comment
+ZIP_END_SIZE = 22  # bytes of the end record; its last two are the length of the comment
 NO_COMMENT = b"\0\0"
 CHUNK = 1 << 20
 
@@ -40,7 +41,7 @@ class CheckpointError(ValueError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint that is not what was written, or never was one."""
+    """A checkpoint file that is damaged, or that is not a checkpoint."""
 
 
 class OutputError(OSError):
@@ -49,7 +50,7 @@ class OutputError(OSError):
 
 @contextmanager
 def writing(path: str | Path, advice: str = "") -> Iterator[None]:
-    """Names the file in the errors of writing it: those of a full disk do not."""
+    """Adds the file's path to errors raised while writing it; disk-full errors lack it."""
     try:
         yield
     except OutputError:
@@ -62,18 +63,18 @@ def writing(path: str | Path, advice: str = "") -> Iterator[None]:
 def replacing(
     path: str | Path, temporary: str | Path | None = None, advice: str = ""
 ) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the path's place once all of it is on the disk.
+    """Opens a file for writing that replaces `path` once it is completely on disk.
 
     Args:
-        path: holds the old file or the new one, never a part.
-        temporary: the name it is written under at first; by default the path's and `.tmp`.
-        advice: what the error says beside the cause.
+        path: always contains the whole old file or the whole new one.
+        temporary: path of the file while it is written; by default `path` with `.tmp` appended.
+        advice: text to append to the error message.
 
     Raises:
         OutputError: the file cannot be written.
     """
     path = Path(path)
-    # One name, so that what a killed run leaves is overwritten by the next.
+    # A fixed name, so that the next run overwrites what a killed run leaves behind.
     temporary = path.with_name(f"{path.name}.tmp") if temporary is None else Path(temporary)
     try:
         with writing(path, advice):
@@ -92,25 +93,25 @@ def replacing(
 def save_checkpoint(
     path: str | Path, checkpoint: Checkpoint, temporary: str | Path | None = None
 ) -> None:
-    """Writes a checkpoint so that the path holds the old file or the new one, never a part.
+    """Writes a checkpoint atomically: `path` always contains a whole file, old or new.
 
     Args:
         path: the file.
-        checkpoint: what it is to hold.
-        temporary: the name it is written under at first; by default the path's and `.tmp`.
+        checkpoint: the contents.
+        temporary: path of the file while it is written; by default `path` with `.tmp` appended.
 
     Raises:
-        OutputError: the file cannot be written, say because the disk is full.
+        OutputError: the file cannot be written, for example because the disk is full.
     """
     with replacing(path, temporary, "; what was there before is whole") as file:
         sink = _Sink(file)
-        # mypy: only a file's type is in the annotation; what it calls is `write`.
+        # mypy: torch.save is annotated to take a file, but it uses only `write` and `flush`.
         torch.save(checkpoint, sink)  # type: ignore[arg-type]
         sink.seal()
 
 
 def sync_folder(folder: Path) -> None:
-    """Has the disk know the names in a folder, which a crash of the machine could undo."""
+    """Flushes a folder's entries to disk; a machine crash could otherwise undo a rename."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -119,7 +120,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class _Sink:
-    """Passes an archive on to a file and computes its digest."""
+    """Forwards an archive to a file and computes its digest."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.digest, self.held = file, hashlib.sha256(), b""
@@ -128,11 +129,11 @@ class _Sink:
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.digest.update(view)
-        # The archive's last two bytes wait: the seal has others.
+        # Hold back the archive's last two bytes, which the seal replaces.
         kept = min(len(view), len(NO_COMMENT))
         held = self.held + view[len(view) - kept :]
         ready = held[: -len(NO_COMMENT)] if len(held) > len(NO_COMMENT) else b""
-        # Thrown through torch.save's C++, the error would come out as one of its own.
+        # Store the error: if raised here, torch.save's C++ code would replace it with its own.
         if self.error is None:
             try:
                 self.file.write(ready)
@@ -143,7 +144,7 @@ class _Sink:
         return len(view)
 
     def flush(self) -> None:
-        """The file is flushed after the seal."""
+        """Does nothing: the file is flushed after the seal is written."""
 
     def seal(self) -> None:
         if self.error is not None:
@@ -156,7 +157,7 @@ class _Sink:
 
 
 def _seal(digest: str) -> bytes:
-    """The end of a sealed file: length of the comment, and the comment."""
+    """Returns the end of a sealed file: the length of the comment, then the comment."""
     comment = SEAL + digest.encode()
     return len(comment).to_bytes(2, "little") + comment
 
@@ -178,9 +179,10 @@ def save_weights(
         path: the file.
         state: the model's state dict.
         config: the config that built the model, as YAML.
-        names: category names, of labels 1..C in order.
-        half: store float32 tensors as float16 where their range allows it; loading gives float32.
-        about: what else the file is to say of them.
+        names: category names of labels 1..C, in order.
+        half: store float32 tensors as float16 if their range allows it. `load_weights` casts them
+            back to the model's dtype.
+        about: further entries to store in the checkpoint.
 
     Raises:
         OutputError: the file cannot be written.
@@ -197,25 +199,28 @@ def save_weights(
 
 
 def _compact(value: Tensor, half: bool) -> Tensor:
-    # clone: a view would be saved with the whole storage behind it.
+    # A view would be saved with the whole storage behind it, so clone it.
     value = value.clone(memory_format=torch.contiguous_format)
     fits = value.numel() > 0 and bool(value.abs().amax() < torch.finfo(torch.float16).max)
     return value.half() if half and value.dtype == torch.float32 and fits else value
 
 
 def is_sealed(path: str | Path) -> bool:
-    """Whether a file has a seal, right or wrong; those of 0.1.0 and of others have none."""
+    """Returns whether a file has a seal, valid or not.
+
+    Files written by detops 0.1.0 or by other software have none.
+    """
     return _end(Path(path))[len(NO_COMMENT) :].startswith(SEAL)
 
 
 def verify(path: str | Path) -> None:
-    """Finds changed bits and missing parts in a file that torch.save has written.
+    """Detects changed bits and missing parts in a file written by torch.save.
 
-    A sealed file is what was written, to the last bit. Of others the archive's checksums are
-    compared, which cover the contents; files from before PyTorch wrote archives have none.
+    The seal detects every changed bit. For unsealed files, the archive's checksums are verified,
+    which cover only the contents. Files older than PyTorch's archive format have no checksums.
 
     Raises:
-        DamagedCheckpointError: the file is not what was written.
+        DamagedCheckpointError: the file has changed since it was written.
     """
     path = Path(path)
     end = _end(path)
@@ -231,7 +236,7 @@ def verify(path: str | Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             wrong = archive.testzip()
-    # A damaged directory makes the reader raise errors of many types.
+    # zipfile raises errors of many types on a damaged directory.
     except Exception as error:
         raise damaged(path, first_line(error)) from error
     if wrong is not None:
@@ -239,11 +244,11 @@ def verify(path: str | Path) -> None:
 
 
 def _check_size(path: Path) -> None:
-    """Refuses an archive of more than its own bytes: torch.save compresses nothing."""
+    """Rejects archives that unpack to more bytes than the file: torch.save never compresses."""
     try:
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()
-    # It is damaged, which `verify` tells, or older than PyTorch's archives.
+    # The file is damaged, which `verify` reports, or older than PyTorch's archive format.
     except Exception:
         return
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
@@ -259,7 +264,7 @@ def _end(path: Path) -> bytes:
 
 
 def _digest(path: Path) -> str:
-    """Of the file as it was before it was sealed."""
+    """Returns the digest that the file had before it was sealed."""
     digest, rest = hashlib.sha256(), path.stat().st_size - SEAL_SIZE
     with open(path, "rb") as file:
         while rest > 0 and (chunk := file.read(min(CHUNK, rest))):
@@ -270,23 +275,23 @@ def _digest(path: Path) -> str:
 
 
 def damaged(path: Path, reason: str) -> DamagedCheckpointError:
-    """The error of a file that is not what was written."""
+    """Returns the error for a file that is damaged or not a checkpoint."""
     return DamagedCheckpointError(
         f"{path}: damaged, or not a checkpoint ({reason[:120]}); copy it again or take another"
     )
 
 
 def first_line(error: Exception) -> str:
-    """Of its message, or its type if there is none."""
+    """Returns the first line of the error's message, or its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def read_file(path: str | Path) -> Any:
-    """What torch.save has written, onto the CPU, without running any code in it.
+    """Loads a torch.save file onto the CPU without executing any code in it.
 
     Raises:
         CheckpointError: the file is missing.
-        DamagedCheckpointError: the file is damaged, or holds more than tensors and plain values.
+        DamagedCheckpointError: the file is damaged, or contains more than tensors and plain values.
     """
     path = Path(path)
     if not path.is_file():
@@ -295,8 +300,8 @@ def read_file(path: str | Path) -> Any:
     verify(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    # A damaged file fails in the zip reader, the unpickler or the tensor reader, each with errors
-    # of its own.
+    # A damaged file can fail in the zip reader, the unpickler or the tensor reader. Each raises its
+    # own error types.
     except UnpicklingError as error:
         raise damaged(path, _unpickling_reason(str(error))) from error
     except Exception as error:
@@ -304,7 +309,7 @@ def read_file(path: str | Path) -> Any:
 
 
 def _unpickling_reason(text: str) -> str:
-    """What torch.load says, without its advice to run the code that is in the file."""
+    """Returns torch.load's reason without its advice to execute the code in the file."""
     unknown = re.search(r"GLOBAL (\S+) was not an allowed global", text)
     return (
         f"{unknown[1]} in it is no tensor or plain value"
@@ -338,12 +343,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 @contextmanager
 def as_large_as(state: Mapping[str, Any], source: str | Path) -> Iterator[None]:
-    """Ends the making of modules whose parameters have more numbers than the weights have bytes.
+    """Aborts building modules with more parameter elements than the weights have bytes.
 
     Raises:
-        CheckpointError: there would be more.
+        CheckpointError: the modules exceed that limit.
     """
-    # Tensors of a file may be views of one storage, of any size.
+    # Count storages, not tensors: a file may have many views, of any size, of one storage.
     dense = [x for x in state.values() if isinstance(x, Tensor) and x.layout == torch.strided]
     storages = [x.untyped_storage() for x in dense if x.device.type != "meta"]
     left = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
@@ -369,15 +374,15 @@ def as_large_as(state: Mapping[str, Any], source: str | Path) -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str | Path) -> None:
-    """Copies a state dict into a model, casting to the model's dtypes.
+    """Copies a state dict into a model and casts it to the model's dtypes.
 
     Args:
-        model: takes the weights.
+        model: receives the weights.
         state: must have exactly the model's names and shapes.
         source: where the weights come from, for messages.
 
     Raises:
-        CheckpointError: names or shapes differ; the first differences are named.
+        CheckpointError: names or shapes differ; the message lists the first differences.
     """
     expected = model.state_dict()
     differences = [f"lacks {key}" for key in expected if key not in state]
@@ -397,7 +402,7 @@ def _described(value: Any) -> str:
 
 
 def list_some(items: Sequence[str], separator: str = "; ") -> str:
-    """The first few, and how many more there are."""
+    """Joins the first few items and adds how many more there are."""
     more = len(items) - NAMED_DIFFERENCES
     rest = f"{separator}and {more} more" if more > 0 else ""
     return separator.join(items[:NAMED_DIFFERENCES]) + rest

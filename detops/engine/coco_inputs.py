@@ -18,15 +18,15 @@ PLAIN = {int, float, str, bool, list, tuple, type(None)}  # need no conversion
 
 
 def complete_truth(ground_truth: Record) -> Record:
-    """Returns a COCO dict whose annotations all have ids, bbox, area and iscrowd.
+    """Returns a COCO dict whose annotations all have bbox, area and iscrowd.
 
-    Accepts the gaps and spellings that `DetectionDataset` accepts, and NumPy and torch values.
+    Accepts the missing fields and spellings that `DetectionDataset` accepts, and NumPy and torch
+    values.
 
     Raises:
-        ValueError: an annotation has neither a box nor a segmentation, or something in it is
-            broken.
+        ValueError: an annotation has neither a box nor a segmentation, or a part of it is broken.
     """
-    # annToRLE reads the sizes of all images, even where it does not use them.
+    # annToRLE reads the sizes of all images, even if it does not use them.
     images = [{"width": None, "height": None} | _plain(image) for image in ground_truth["images"]]
     size_of = {image["id"]: given_size(image) for image in images}
     annotations = []
@@ -46,7 +46,7 @@ def complete_detections(detections: list[Record]) -> list[Record]:
     """Returns COCO results that all have bbox, area and iscrowd; bbox is None if unknown.
 
     Raises:
-        ValueError: one has no image_id, category_id or score.
+        ValueError: a detection has no image_id, category_id or score.
     """
     completed = []
     for number, given in enumerate(detections):

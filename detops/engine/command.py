@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commands `detops train` and `detops eval`, alone or in each of several processes."""
+"""The commands `detops train` and `detops eval`, in one process or several."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .train import Trainer
 from .weights import load_weights_into
 from .weights_torchvision import is_published
 
-MOST_FAILING = 0.1  # share of the images that may turn out broken while training skips them
+MOST_FAILING = 0.1  # fraction of images that may fail to load before training stops
 
 
 def train(
@@ -59,33 +59,33 @@ def train(
     device: str | None = None,
     class_map: ClassMap | None = None,
 ) -> None:
-    """Trains, rates the result on DATASETS.TEST, and writes everything.
+    """Trains, evaluates the result on DATASETS.TEST, and writes everything.
 
     Args:
         cfg: the config.
         output: folder for the results.
         console: for results.
         messages: for progress.
-        images: folder of the images, if not that of the annotation files.
-        skip_broken: leave broken annotations out instead of stopping.
-        resume: go on from the newest sound checkpoint in the folder, if there is one.
-        half: write the weights in float16.
-        seed: of all random numbers.
-        deterministic: same seed, same bits.
-        tensorboard: write metrics for TensorBoard too.
-        device: where to train; CUDA if there is any by default.
-        class_map: other names for the data's categories, see `load_datasets`.
+        images: folder of the images, if it is not that of the annotation files.
+        skip_broken: skip broken annotations instead of raising.
+        resume: continue from the newest intact checkpoint in the folder, if there is one.
+        half: write the weights as float16.
+        seed: seed of all random numbers.
+        deterministic: give the same bits for the same seed.
+        tensorboard: also write metrics for TensorBoard.
+        device: device to train on; by default CUDA if available.
+        class_map: new names for the dataset's categories, see `load_datasets`.
 
     Raises:
-        CheckpointError: there is a checkpoint, and not to be resumed from or not fit for it.
-        ConfigError: the number of classes is not that of the data, or there is no crop's size to
-            choose.
-        OutputError: the folder cannot be written into, another run is writing there, or the disk is
-            full.
-        Stopped: by SIGINT or SIGTERM; after a checkpoint, if training had begun.
-        AnnotationError, TrainingError, ValueError: see there.
+        CheckpointError: there is a checkpoint, but `resume` is not set or the checkpoint does not
+            fit the run.
+        ConfigError: the number of classes differs from the dataset's, or the range of crop sizes is
+            empty.
+        OutputError: the folder is not writable, another run is writing there, or the disk is full.
+        Stopped: SIGINT or SIGTERM arrived. If training had begun, a checkpoint is written first.
+        AnnotationError, TrainingError, ValueError: see `load_datasets` and `Trainer`.
     """
-    # torchvision takes 1.5 s to import, and no other command needs it.
+    # Imported here because torchvision takes 1.5 s to import and no other command needs it.
     from ..data.transforms import TrainTransform
 
     if deterministic:
@@ -136,7 +136,7 @@ def train(
             if results is not None:
                 _finish(trainer, results, test_sets, best, half, console, messages)
         if results is None:
-            # Another process may have got the signal.
+            # Possibly only another process received the signal.
             number = stop.received or signal.SIGTERM
             saved = folder.checkpoints()
             on = f"; {saved[0]} is saved, --resume goes on from it" if saved else ""
@@ -153,12 +153,12 @@ def _finish(
     console: Console,
     messages: Console,
 ) -> None:
-    """Writes the weights, rates them, and writes, draws and tells the results."""
+    """Writes the weights, evaluates them, then writes, plots and prints the results."""
     path = trainer.output / "weights.pt"
     if is_main():
         state = trainer.best_model.state_dict()
         save_weights(path, state, trainer.config_text, trainer.names, half)
-    # From the file, so that what is rated is what will be used, its precision included.
+    # Evaluate the file's weights, because users get those, including any loss of precision.
     checkpoint = on_main(lambda: load_checkpoint(path))
     detector = Detector.from_loaded(checkpoint, path, trainer.device)
     found: dict[str, Any] = {}
@@ -194,28 +194,29 @@ def rate(
     class_map: ClassMap | None = None,
     plots: Path | None = None,
 ) -> None:
-    """Rates a detector on a data set.
+    """Evaluates a detector on a dataset.
 
     Args:
-        weights: checkpoint to detect with, or a file of `detops export`, which runs on the CPU.
+        weights: checkpoint to detect with, or a file written by `detops export`, which runs on the
+            CPU.
         data: annotation file.
         console: for the table.
         messages: for progress.
-        images: folder of the images, if not that of the annotation file.
+        images: folder of the images, if it is not that of the annotation file.
         output: JSON file for the results.
         max_detections: see `coco_metrics`.
-        skip_broken: leave broken annotations out instead of stopping.
-        device: where to detect; CUDA if there is any by default.
-        cfg: the network's config, for weights of another library. Their categories are taken to be
-            COCO's or, where their number is another, the data's.
-        class_map: other names for the data's categories, see `load_datasets`.
-        plots: folder for pictures, see `plot_evaluation`.
+        skip_broken: skip broken annotations instead of raising.
+        device: device to run on; by default CUDA if available.
+        cfg: config of the network, for weights of another library. Their categories are assumed to
+            be COCO's or, if the number of classes differs, the dataset's.
+        class_map: new names for the dataset's categories, see `load_datasets`.
+        plots: folder for plots, see `plot_evaluation`.
 
     Raises:
-        CheckpointError, AnnotationError: see there.
-        OutputError: the results cannot be written; before anything is rated.
-        ValueError: the detector does not find all the data's categories, or is torchvision's.
-        Stopped: by SIGINT or SIGTERM.
+        CheckpointError, AnnotationError: see `Detector` and `load_datasets`.
+        OutputError: the results cannot be written; raised before the evaluation.
+        ValueError: the detector lacks a category of the dataset, or is a torchvision detector.
+        Stopped: SIGINT or SIGTERM arrived.
     """
     with StopSignals(), joined(device, console, messages) as place:
         if output is not None:
@@ -230,8 +231,8 @@ def rate(
             detector = Detector.from_loaded(checkpoint, weights, place)
         else:
             detector = Detector.from_weights(weights, cfg, place)
-        # Masks and keypoints are rated where both the detector and the data have them. What an
-        # exported detector has shows when it runs.
+        # Masks and keypoints are evaluated if both the detector and the dataset have them. An
+        # exported detector shows only when it runs whether it has them.
         masks = None if getattr(detector.model, "with_masks", exported) else False
         keypoints = None if getattr(detector.model, "num_keypoints", exported) else False
         parts = {"masks": masks, "keypoints": keypoints, "class_map": class_map}
@@ -250,7 +251,7 @@ def rate(
 
 
 def check_writable(path: Path) -> None:
-    """Finds before the work what writing a file would find after it."""
+    """Raises OutputError before the work starts if the output file cannot be written."""
     if path.is_dir():
         raise OutputError(f"{path}: the output must be a file, this is a folder")
     there = path.exists()
@@ -262,7 +263,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a value as a JSON file, in a folder that is made if missing; or raises OutputError."""
+    """Writes a value as a JSON file and creates its folder; raises OutputError on failure."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
@@ -270,7 +271,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def joined(device: str | None, *consoles: Console) -> Iterator[torch.device]:
-    """Joins the processes there are; of these consoles only the main one's print."""
+    """Joins the distributed processes; only the main process prints to these consoles."""
     with processes(device) as place:
         try:
             for console in consoles:
@@ -283,7 +284,7 @@ def joined(device: str | None, *consoles: Console) -> Iterator[torch.device]:
 
 @contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
-    """The folder, held by the main process for all."""
+    """Locks the folder in the main process on behalf of all processes."""
     with ExitStack() as stack:
         on_main(lambda: stack.enter_context(folder.locked()))
         yield
@@ -297,7 +298,7 @@ def _run(
     best: BestWeights,
     half: bool,
 ) -> dict[str, Any] | None:
-    """What training took, or None if it was stopped."""
+    """Trains and returns step counts and timings, or None if training was stopped."""
     began, done_before = time.perf_counter(), trainer.step
     times = []
     solver = trainer.solver
@@ -318,7 +319,7 @@ def _run(
             return best.waited(trainer.step, solver)
 
         with stop.deferred():
-            # A run that was over is over when it is resumed.
+            # A run that ended by SOLVER.PATIENCE stays ended when it is resumed.
             done = is_over() or trainer.run(
                 note, evaluate_now if rating else None, lambda: stop.received, is_over
             )
@@ -343,13 +344,14 @@ def _evaluate_all(
     messages: Console | None = None,
     kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Metrics by the data sets' names, see `distinct_names`.
+    """Returns metrics by dataset name, see `distinct_names`.
 
-    With `kept`, the main process puts each data set and the detections in it there, by that name.
+    With `kept`, each dataset and its detections are also stored there under that name. Only the
+    main process has the detections.
     """
     results = {}
     for name, dataset in zip(distinct_names(datasets), datasets, strict=True):
-        # Silent during training, whose own progress is on the terminal.
+        # Silent during training, because the terminal shows the progress of training itself.
         console = messages or Console(quiet=True)
         with counting_progress(console, f"evaluating {name}") as report:
             found: list[Any] = []
@@ -380,7 +382,10 @@ def _tell_problems(dataset: DetectionDataset, messages: Console) -> None:
 
 
 def _tell_few_proposals(cfg: Any, messages: Console) -> None:
-    """Warns of a limit meant for two images a process that is applied to the whole batch."""
+    """Warns if a proposal limit for the whole batch leaves too few for each image.
+
+    The limit is meant for two images per process.
+    """
     rpn, images = cfg.MODEL.RPN, cfg.SOLVER.IMS_PER_BATCH
     each, drawn = rpn.FPN_POST_NMS_TOP_N_TRAIN // images, cfg.MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE
     if rpn.USE_FPN and rpn.FPN_POST_NMS_PER_BATCH and each < drawn:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a config must say for a training, beside what the network asks of it."""
+"""Checks of a config for training, in addition to those of the network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..modeling.build import num_classes
 
 
 def check_crops(cfg: Any) -> None:
-    """Refuses a range of crops that has no size.
+    """Rejects an empty range of crop sizes.
 
     Raises:
-        ConfigError: INPUT.CROP_MIN is 0, or above INPUT.CROP_MAX, and there are to be crops.
+        ConfigError: crops are enabled, but INPUT.CROP_MIN is 0 or above INPUT.CROP_MAX.
     """
     least, most = cfg.INPUT.CROP_MIN, cfg.INPUT.CROP_MAX
     if most > 0 and not 1 <= least <= most:
@@ -24,10 +24,10 @@ def check_crops(cfg: Any) -> None:
 
 
 def check_classes(cfg: Any, dataset: DetectionDataset) -> None:
-    """Refuses another number of classes than the data's.
+    """Rejects a number of classes that differs from the dataset's.
 
     Raises:
-        ConfigError: names the key, and the number that is expected.
+        ConfigError: the message names the key and the expected number.
     """
     (key, classes), expected = num_classes(cfg), len(dataset.names) + 1
     if classes != expected:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Precision by recall, and which classes are taken for which; the matching is pycocotools'."""
+"""Precision-recall curves and confusion matrices, with matching by pycocotools."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SHOWN_IOUS = (0.5, 0.75)
 def precision_recall(
     ground_truth: dict[str, Any], detections: list[dict[str, Any]]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Precision of boxes by recall, as means over the classes that have objects.
+    """Computes box precision over recall, averaged over the classes that have objects.
 
     Args:
         ground_truth: a COCO dict.
         detections: COCO results.
 
     Returns:
-        The recalls [101], from 0 to 1, and the precisions [101] at IoU 0.5, at 0.75 and as the mean
-        over COCO's ten thresholds; none where there are no objects.
+        The recalls [101], from 0 to 1, and the precisions [101] by name: at IoU 0.5, at IoU 0.75
+        and averaged over COCO's ten thresholds. There are no precisions if there are no objects.
     """
-    # COCO's cut at 100 would end the curve where there are more objects.
+    # COCO's limit of 100 would truncate the curve of images with more objects.
     results = accumulate(ground_truth, detections, [max(1, len(detections))])
     # [IoU threshold, recall, class]
     precision = results["precision"][:, :, :, 0, 0]
@@ -46,20 +46,20 @@ def confusion_matrix(
     score_threshold: float = 0.5,
     iou_threshold: float = 0.5,
 ) -> np.ndarray:
-    """How often an object of one class is found as another.
+    """Counts how often an object of one class is detected as another.
 
-    Detections are matched to objects whatever their classes, surest first, as COCO matches those of
-    one class. Crowds, and what is found in them, are not counted.
+    Detections are matched to objects regardless of class, highest score first, as COCO does within
+    one class. Crowds and detections matched to them are not counted.
 
     Args:
-        ground_truth: a COCO dict; its categories are the rows and columns, in their order.
+        ground_truth: a COCO dict; its categories are the rows and columns, in the same order.
         detections: COCO results.
-        score_threshold: detections below it are left out.
-        iou_threshold: the least overlap of boxes for a match.
+        score_threshold: detections below it are skipped.
+        iou_threshold: minimum box IoU of a match.
 
     Returns:
-        int64 [C + 1, C + 1]: objects of class i found as class j; in the last column objects that
-        were not found, in the last row detections where there is no object.
+        int64 [C + 1, C + 1]: number of objects of class i that were detected as class j. The last
+        column counts objects that were not detected, the last row detections without an object.
     """
     found = [d for d in detections if d["score"] >= score_threshold]
     with contextlib.redirect_stdout(io.StringIO()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `detops data check`: what is wrong with data sets, and what is in them."""
+"""The command `detops data check`: problems and contents of datasets."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from .anchor_fit import AnchorFit, anchor_generator, fit_anchors
 from .checkpoint import writing
 from .plots import WITHOUT_MATPLOTLIB, draw_objects, matplotlib_is_there, plot_anchor_fit, spread
 
-SHOWN = 20  # problems of a kind of check that are printed; the file has all
+SHOWN = 20  # number of problems printed; `problems.txt` lists all of them
 SAMPLES = 12  # images on the contact sheet
 
 
 class Checked(NamedTuple):
-    """What a check has found.
+    """Result of a check.
 
     Args:
-        datasets: those that were opened, by the path given for each.
-        truths: their objects as COCO dicts, likewise; generated data sets draw every image for it.
-        problems: a line each.
+        datasets: the datasets that were opened, by the path given for each.
+        truths: their objects as COCO dicts, by the same paths. For a generated dataset, this draws
+            every image.
+        problems: one line per problem.
     """
 
     datasets: dict[str, DetectionDataset]
@@ -47,27 +48,27 @@ def check_data(
     images: Path | None = None,
     class_map: ClassMap | None = None,
 ) -> int:
-    """Checks data sets, and writes what is wrong and what they look like.
+    """Checks datasets and writes their problems and samples of their images.
 
     Args:
         paths: see `open_dataset`.
-        output: folder of `problems.txt`, of a contact sheet for each data set and, with a config,
-            of a histogram of its boxes' sizes; made if missing.
+        output: folder for `problems.txt`, a contact sheet of each dataset and, with a config, a
+            histogram of its box sizes; created if missing.
         console: for the tables.
-        cfg: of the detector whose anchors are compared; masks and keypoints are checked as it needs
-            them.
-        images: folder of the images, if they are not beside the annotations.
-        class_map: other names for the data's categories.
+        cfg: config of a detector whose anchors are compared with the boxes. Masks and keypoints are
+            checked if it uses them.
+        images: folder of the images, if they are not next to the annotations.
+        class_map: new names for the categories.
 
     Returns:
-        How many problems there are.
+        The number of problems.
 
     Raises:
-        AnnotationError: a data set cannot be opened at all.
+        AnnotationError: a dataset cannot be opened at all.
         ImportError: imagehash or, with a config, matplotlib is not installed.
         OutputError: a file cannot be written.
     """
-    # Before every image is decoded.
+    # Fail on a missing package before decoding every image.
     load_imagehash()
     if cfg is not None and not matplotlib_is_there():
         raise ImportError(WITHOUT_MATPLOTLIB)
@@ -108,18 +109,18 @@ def find_problems(
     class_map: ClassMap | None = None,
     **parts: bool,
 ) -> Checked:
-    """All that is wrong with data sets, each alone and all together.
+    """Finds the problems of each dataset and those between datasets.
 
-    Every pixel of every image is decoded. Besides what `DetectionDataset` refuses, problems are:
-    ids of objects that come twice, objects of one class with the same box, files that are two
-    images, the same picture under two names in one data set or in two, and categories that are not
-    those of the first data set.
+    Every pixel of every image is decoded. In addition to everything that `DetectionDataset`
+    rejects, these are problems: duplicate object ids, objects of one class with the same box, one
+    file listed as two images, the same picture under two names in one dataset or in two, and
+    categories that differ from those of the first dataset.
 
     Args:
-        paths: see `open_dataset`; one that comes twice is taken once.
+        paths: see `open_dataset`; duplicates are ignored.
         images: folder of the images.
-        class_map: other names for categories, by their own.
-        parts: masks, keypoints: whether they are checked.
+        class_map: new category names by old ones.
+        parts: masks, keypoints: whether to check them.
     """
     options: dict[str, Any] = {"on_error": "skip", "check": "decode", **parts}
     options["merged"] = tuple(class_map or ())
@@ -140,7 +141,7 @@ def find_problems(
 
 
 def samples(dataset: DetectionDataset) -> Any:
-    """Some images with their objects on one picture."""
+    """Draws a contact sheet of some images with their objects."""
     chosen = spread(range(len(dataset)), SAMPLES)
     return contact_sheet(
         [draw_objects(dataset.image(i), dataset.target(i), dataset.names) for i in chosen]

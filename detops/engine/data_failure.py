@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Batches whose failures come between two steps, and what they mean."""
+"""Handling and explanation of data loader errors during training."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.utils.data import DataLoader
 from ..data.image import ImageError
 from ..data.problems import AnnotationError
 
-WRAPPED = "Original Traceback"  # PyTorch writes it into the errors that come from a worker
+WRAPPED = "Original Traceback"  # PyTorch adds this to errors re-raised from a worker
 
 
 def batches(loader: DataLoader, failed: Callable[[Exception], Exception | None]) -> Iterator[Any]:
-    """The loader's batches.
+    """Yields the loader's batches.
 
     Args:
-        loader: what to iterate over.
-        failed: called with an error of the loader when no step is half made; gives the error to
-            raise, or None to end.
+        loader: the loader to iterate over.
+        failed: called with an error of the loader, between two steps; returns the error to raise,
+            or None to end.
     """
     iterator = iter(loader)
     with _deaths_are_found_by_the_loader():
@@ -42,10 +42,10 @@ def batches(loader: DataLoader, failed: Callable[[Exception], Exception | None])
 
 @contextmanager
 def _deaths_are_found_by_the_loader() -> Iterator[None]:
-    """Keeps PyTorch from raising the death of a data worker in the middle of a step.
+    """Keeps PyTorch from raising an error in the middle of a step when a data worker dies.
 
-    Its handler of SIGCHLD raises wherever Python is. The loader looks after its workers itself
-    while it waits for them, and then the steps that were made can be saved.
+    PyTorch's SIGCHLD handler raises wherever Python happens to be. The loader detects dead workers
+    itself while it waits for them. At that point the completed steps can be saved.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -54,7 +54,8 @@ def _deaths_are_found_by_the_loader() -> Iterator[None]:
     try:
         yield
     except Exception:
-        # Put back, it would raise for the same worker again, as long as the loader lives.
+        # Do not restore the handler: it would raise again for the same worker while the loader
+        # lives.
         raise
     except BaseException:
         _restore(handler)
@@ -63,21 +64,21 @@ def _deaths_are_found_by_the_loader() -> Iterator[None]:
 
 
 def _restore(handler: Any) -> None:
-    # None is a handler that Python knows nothing of.
+    # None means that the handler was not installed from Python.
     if handler is not None:
         signal.signal(signal.SIGCHLD, handler)
 
 
 def data_failure(error: Exception, workers: int) -> str | None:
-    """One line about an error of the loader, or None if it is not one of the data or the machine.
+    """Describes a loader error in one line, or returns None if data and machine are not its cause.
 
     Args:
-        error: what the loader raised, perhaps around the error of a worker.
+        error: error raised by the loader, possibly wrapping one from a worker.
         workers: DATALOADER.NUM_WORKERS.
     """
-    # An EOFError says nothing but its name.
+    # An EOFError has no message.
     text = str(error).strip() or type(error).__name__
-    # What a worker hands over is fetched from it: when it has died, the connection fails.
+    # Batches are fetched from the worker; once it has died, the connection fails.
     lost = isinstance(error, ConnectionError | EOFError | FileNotFoundError)
     if "DataLoader worker (pid" in text or (workers and lost and WRAPPED not in text):
         return (
@@ -95,7 +96,7 @@ def data_failure(error: Exception, workers: int) -> str | None:
 
 
 def _last_line(text: str) -> str:
-    """The message of an error, which comes from a worker with a traceback before it."""
+    """Returns the message of an error without the traceback that a worker puts before it."""
     last = text.splitlines()[-1]
     if WRAPPED not in text:
         return last

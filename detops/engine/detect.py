@@ -29,19 +29,19 @@ TILING = ("tile_size", "tile_overlap", "tile_nms")
 
 
 class Detector:
-    """A model with all it needs to detect: names, tiling, device.
+    """A model with everything needed to detect objects: names, tiling, device.
 
-    On a CPU one of our own models runs as `detops.optimize` makes it, when the first image comes
-    and again when its weights have changed (other than through ``.data``).
+    On a CPU, models of this package run as optimized by `detops.optimize`. They are optimized at
+    the first image, and again whenever their weights have changed (except through ``.data``).
 
     Args:
-        model: called with a list of images [3, h, w] in 0..1, gives a list of dicts of boxes
-            [k, 4] xyxy in pixels, labels [k], scores [k].
-        names: category names, of labels 1..C in order.
-        tile_size: side in pixels of the tiles an image is cut into; 0 takes images whole.
-        tile_overlap: share of a tile that it has in common with the next.
+        model: called with a list of images [3, h, w] in 0..1; returns a list of dicts with boxes
+            [k, 4] xyxy in pixels, labels [k] and scores [k].
+        names: category names of labels 1..C, in order.
+        tile_size: side in pixels of the tiles that images are cut into; 0 disables tiling.
+        tile_overlap: fraction of a tile that overlaps with the next.
         tile_nms: IoU above which detections of different tiles are duplicates.
-        device: where to run, see `choose_device`.
+        device: device to run on, see `choose_device`.
 
     Example:
         >>> from detops.cli.options import TREE_CROWNS
@@ -64,7 +64,7 @@ class Detector:
         self.model = to_device(model, self.device).eval()
         self.names = tuple(names)
         self._fast: nn.Module | None = None
-        self._state: list[tuple[int, int]] = []  # of the model that it was made of
+        self._state: list[tuple[int, int]] = []  # state of the model from which `_fast` was built
         self.tile_size, self.tile_overlap, self.tile_nms = tile_size, tile_overlap, tile_nms
 
     @classmethod
@@ -75,7 +75,7 @@ class Detector:
         cfg: Any,
         device: str | torch.device | None = None,
     ) -> Detector:
-        """A detector tiled as INPUT.TILE_SIZE, INPUT.TILE_OVERLAP and TEST.TILE_NMS say."""
+        """Creates a detector tiled by INPUT.TILE_SIZE, INPUT.TILE_OVERLAP and TEST.TILE_NMS."""
         tiling = (cfg.INPUT.TILE_SIZE, cfg.INPUT.TILE_OVERLAP, cfg.TEST.TILE_NMS)
         return cls(model, names, *tiling, device=device)
 
@@ -83,7 +83,7 @@ class Detector:
     def from_checkpoint(
         cls, path: str | Path, device: str | torch.device | None = None
     ) -> Detector:
-        """A detector from a checkpoint file alone.
+        """Loads a detector from a checkpoint file alone.
 
         Raises:
             CheckpointError: the file is missing, damaged, or does not fit the model of its config.
@@ -92,11 +92,10 @@ class Detector:
 
     @classmethod
     def from_exported(cls, path: str | Path, device: str | torch.device | None = None) -> Detector:
-        """A detector from what `detops export` has written; it runs on the CPU.
+        """Loads a detector from a file written by `detops export`; it runs on the CPU.
 
         Raises:
-            ValueError: the file is damaged, or has no names of classes; or another device is asked
-                for.
+            ValueError: the file is damaged or has no class names, or another device is requested.
         """
         if choose_device("cpu" if device is None else device).type != "cpu":
             raise ValueError(f"{path}: an exported detector runs on the CPU, got {device}")
@@ -109,7 +108,7 @@ class Detector:
 
     @property
     def about(self) -> dict[str, str]:
-        """What `from_exported` needs beside the model, as texts."""
+        """Strings that `from_exported` needs in addition to the model."""
         tiling = {key: str(getattr(self, key)) for key in TILING}
         return {"names": "\n".join(self.names)} | tiling
 
@@ -120,12 +119,12 @@ class Detector:
         path: str | Path = "checkpoint",
         device: str | torch.device | None = None,
     ) -> Detector:
-        """A detector from what `load_checkpoint` gave; the path is for messages."""
+        """Creates a detector from the result of `load_checkpoint`; the path is for messages."""
         from ..config import ConfigError, load_config
         from ..modeling import build_detection_model
 
-        # Through load_config and not the text alone, so that keys added to the config since then
-        # get their defaults; it reads files.
+        # Parse with load_config, so that keys added to the config since then get their defaults. It
+        # reads only files, hence the temporary one.
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "config.yaml"
             file.write_text(checkpoint["config"], encoding="utf-8")
@@ -143,12 +142,12 @@ class Detector:
     def from_weights(
         cls, path: str | Path, cfg: Any, device: str | torch.device | None = None
     ) -> Detector:
-        """A detector from a config and weights of any kind that `load_weights_into` reads.
+        """Creates a detector from a config and weights of any kind that `load_weights_into` reads.
 
-        Names are those of `default_names`.
+        The category names are those of `default_names`.
 
         Raises:
-            CheckpointError: the file is missing, damaged, or not of this network as a whole.
+            CheckpointError: the file is missing or damaged, or does not contain this whole network.
         """
         from ..modeling import build_detection_model
 
@@ -159,17 +158,17 @@ class Detector:
 
     @classmethod
     def from_published(cls, name: str, device: str | torch.device | None = None) -> Detector:
-        """A detector of torchvision with the weights and names of classes that it publishes.
+        """Loads a torchvision detector with its published weights and class names.
 
-        It runs on this package's ops, on a CPU as `detops.optimize` makes it.
+        It runs on this package's ops, and on a CPU as optimized by `detops.optimize`.
 
         Args:
-            name: ``torchvision/`` and torchvision's name of the network, such as
+            name: ``torchvision/`` followed by torchvision's name of the network, such as
                 ``torchvision/maskrcnn_resnet50_fpn_v2``.
-            device: where to run, see `choose_device`.
+            device: device to run on, see `choose_device`.
 
         Raises:
-            CheckpointError: there is no such detector, or its weights cannot be had.
+            CheckpointError: there is no such detector, or its weights are not available.
         """
         place = choose_device(device)
         model, names = load_published(name)
@@ -183,20 +182,21 @@ class Detector:
         image: str | Path | Image.Image | np.ndarray | Tensor,
         score_threshold: float = 0.0,
     ) -> dict[str, Any]:
-        """Detects in one image.
+        """Detects objects in one image.
 
         Args:
             image: a path, PIL image, array [H, W, 3] or tensor [3, H, W]; see `load_image`.
-            score_threshold: detections below it are left out.
+            score_threshold: detections below it are dropped.
 
         Returns:
-            boxes float32 [K, 4] xyxy in the image's pixels, labels int64 [K], scores float32 [K],
-            by descending score, on the CPU; names, a list of K category names; and what else the
-            model finds: masks bool [K, 1, H, W], keypoints [K, n, 3], keypoints_scores [K, n].
+            boxes float32 [K, 4] xyxy in pixels of the image, labels int64 [K] and scores float32
+            [K], by descending score, on the CPU; names, a list of K category names; and any other
+            output of the model: masks bool [K, 1, H, W], keypoints [K, n, 3], keypoints_scores [K,
+            n].
 
         Raises:
             ImageError: the image cannot be read.
-            ValueError: the model gives a label that has no name.
+            ValueError: the model returns a label that has no name.
         """
         return self.detect_batch([image], score_threshold)[0]
 
@@ -206,21 +206,21 @@ class Detector:
         images: Sequence[str | Path | Image.Image | np.ndarray | Tensor],
         score_threshold: float = 0.0,
     ) -> list[dict[str, Any]]:
-        """Detects in several images, those of one size together.
+        """Detects objects in several images, running images of the same size together.
 
-        What is found in an image is what is found in it alone: nothing is padded to the size of
-        another. Tiled images are taken one by one, their tiles together.
+        Each image gets the same detections as it would alone, because images are never padded to a
+        common size. Tiled images run one at a time, with their tiles batched.
 
         Args:
             images: as in `detect`.
-            score_threshold: detections below it are left out.
+            score_threshold: detections below it are dropped.
 
         Returns:
-            What `detect` returns, per image.
+            The result of `detect` for each image.
 
         Raises:
             ImageError: an image cannot be read.
-            ValueError: the model gives a label that has no name.
+            ValueError: the model returns a label that has no name.
         """
         pixels = [load_image(image) for image in images]
         found: dict[int, dict[str, Tensor]] = {}
@@ -240,7 +240,7 @@ class Detector:
         result: dict[str, Any] = {key: value[keep].cpu() for key, value in found.items()}
         labels = result["labels"].tolist()
         for label in labels:
-            # 0 and below would count from the end, where the model's labels start at 0.
+            # Labels below 1, from a model that counts from 0, would index the list from its end.
             if not 1 <= label <= len(self.names):
                 raise ValueError(
                     f"Detector: expected labels in 1..{len(self.names)}, one per name, got {label}"
@@ -259,7 +259,7 @@ class Detector:
         return self._fast
 
     def inputs(self, pixels: Tensor) -> Iterator[Tensor]:
-        """What the model is given of an image ``[3, h, w]`` uint8: floats of all or of tiles."""
+        """Yields the model inputs for an image ``[3, h, w]`` uint8: it or its tiles, as floats."""
         if self.tile_size > 0:
             yield from (self._cut(pixels, tile) for tile in self._tiles(pixels))
         else:
@@ -279,12 +279,12 @@ class Detector:
 
     def _cut(self, pixels: Tensor, tile: tuple[int, int, int, int]) -> Tensor:
         x1, y1, x2, y2 = tile
-        # A tile at a time: floats of a whole image may take more memory than there is.
+        # Convert one tile at a time: a whole image as floats may exceed the memory.
         cut = self._to_floats(pixels[:, y1:y2, x1:x2])
         if cut.shape[1:] == (self.tile_size, self.tile_size):
             return cut
-        # The model enlarges its input to a fixed side. Filled up to a whole tile, an image smaller
-        # than a tile is enlarged as much as the tiles of training were.
+        # The model resizes its input to a fixed side. Padding an image smaller than a tile to a
+        # full tile keeps the scale that tiles had in training.
         whole = cut.mean(dim=(1, 2), keepdim=True).repeat(1, self.tile_size, self.tile_size)
         whole[:, : y2 - y1, : x2 - x1] = cut
         return whole
@@ -294,7 +294,7 @@ class Detector:
 
 
 def _state_of(model: nn.Module) -> list[tuple[int, int]]:
-    """Where its tensors are, and how often they were written to, as far as that is counted."""
+    """Returns the address and version of each tensor; inference tensors have no version."""
     tensors = chain(model.parameters(), model.buffers())
     return [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
 
@@ -302,13 +302,14 @@ def _state_of(model: nn.Module) -> list[tuple[int, int]]:
 def open_detector(
     path: str | Path, cfg: Any = None, device: str | torch.device | None = None
 ) -> Detector:
-    """A detector from any file that has one.
+    """Opens a detector from any supported file or name.
 
     Args:
-        path: a checkpoint; with ``cfg``, weights of any kind; a file of `detops export`; or the
-            name of what torchvision publishes, such as ``torchvision/maskrcnn_resnet50_fpn_v2``.
-        cfg: the network's config, for weights of other packages.
-        device: where to run; of what was exported, the CPU.
+        path: a checkpoint; with ``cfg``, weights of any kind; a file written by `detops export`; or
+            the name of a published torchvision detector, such as
+            ``torchvision/maskrcnn_resnet50_fpn_v2``.
+        cfg: config of the network, for weights of other packages.
+        device: device to run on; exported detectors require the CPU.
 
     Raises:
         CheckpointError, ValueError: see `Detector`.
@@ -323,7 +324,7 @@ def open_detector(
 
 
 def default_names(cfg: Any) -> list[str]:
-    """Names for labels 1, 2...: COCO's where their number is COCO's, otherwise numbers."""
+    """Returns names for labels 1, 2...: COCO's if their number matches, otherwise numbers."""
     from ..modeling.build import num_classes
 
     _, count = num_classes(cfg)
@@ -334,6 +335,6 @@ def default_names(cfg: Any) -> list[str]:
 
 
 def to_device(model: nn.Module, device: torch.device) -> nn.Module:
-    """Moves a model, with channels-last weights: convolutions run faster on them."""
+    """Moves a model to a device, with channels-last weights for faster convolutions."""
     # mypy: this overload of Module.to is missing from torch's annotations.
     return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `detops detect`: pictures and videos in, pictures and tables of detections out."""
+"""The command `detops detect`: detects in images and videos, draws and writes the results."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from .video import VideoWriter, open_video
 
 @dataclass
 class Wanted:
-    """What `detops detect` is to find, and what it is to write.
+    """Options of `detops detect`.
 
     Attributes:
-        output: folder for the pictures, and for what is found while it is being found.
-        pictures: whether detections are drawn.
+        output: folder for the drawn images and for the journal of the run.
+        pictures: whether to draw detections.
         tables: files by kind, see `formats.TABLES`.
-        yolo: folder for a text file for each picture.
-        crops: folder for a picture of each detection.
-        score_threshold: detections below it are left out.
-        classes: names of those that are kept; all, if there are none.
-        batch: how many images are read at a time; those of one size are detected in together.
-        resume: leave out what is in the output folder already.
+        yolo: folder for one text file per image.
+        crops: folder for one image per detection.
+        score_threshold: detections below it are dropped.
+        classes: names of the classes to keep; empty keeps all.
+        batch: number of images read at a time; those of the same size run together.
+        resume: skip inputs that are already done in the output folder.
         drawing: arguments of `draw_detections`.
     """
 
@@ -62,7 +62,7 @@ class Wanted:
 
 @dataclass
 class Done:
-    """What a process has done: counts and seconds."""
+    """Statistics of one process: counts and seconds."""
 
     images: int = 0
     failed: int = 0
@@ -73,7 +73,7 @@ class Done:
 
     @contextmanager
     def timing(self, kind: str) -> Iterator[None]:
-        """Adds the time that the block takes."""
+        """Adds the duration of the block to the given kind."""
         began = time.perf_counter()
         try:
             yield
@@ -91,27 +91,28 @@ def detect_files(
     messages: Console,
     complain: Callable[[str], Any],
 ) -> tuple[int, int, Exception | None]:
-    """Detects in images, draws what is found, and writes it down.
+    """Detects objects in images and videos, draws them and writes them to files.
 
-    An image that fails does not end the run: it is told of, and the others are worked on. What was
-    found is written to the tables however the run ends. Several processes share the images.
+    A failed image is reported and the run continues. If the run ends early, a single process still
+    writes the tables. Several processes divide the images among them.
 
     Args:
-        make_detector: called once it is known that results can be written.
-        weights: what it was made of; for `Wanted.resume`.
-        sources: what to detect in; the same in all processes.
-        problems: with what was to be a source.
-        wanted: what else.
-        console: for a line for each image.
-        messages: for progress, and a summary.
-        complain: called with what is wrong with an image.
+        make_detector: called after the check that the tables can be written.
+        weights: identifies the detector's weights, which must be the same for `Wanted.resume`.
+        sources: the inputs; the same in all processes.
+        problems: errors of inputs that could not become sources.
+        wanted: the options.
+        console: for one line per image.
+        messages: for progress and a summary.
+        complain: called with a description of each failed image.
 
     Returns:
-        How many images failed, of how many, and an error of one that did; in the main process.
+        In the main process, the number of failed images, the total number, and the error of a
+        failed image.
 
     Raises:
         OutputError: a result cannot be written; see also `Journal.begin`.
-        ValueError: the detector has no class of a name that is wanted.
+        ValueError: a name in `wanted.classes` is not a class of the detector.
     """
     for path in wanted.tables.values():
         on_main(partial(check_writable, path))
@@ -137,7 +138,7 @@ def detect_files(
     together = gather_objects(run.done)
     if not is_main():
         return 0, 0, None
-    # Before the tables, which can be made of it by --resume where one cannot be written.
+    # Finish the journal first: if a table cannot be written, --resume rebuilds it from the journal.
     run.journal.finish([source.name for source in sources])
     run.write_tables(sources)
     failed = sum(each.failed for each in together)
@@ -162,11 +163,11 @@ class _Run:
         self.journal = Journal(wanted.output)
         self.done = Done()
         self.began = time.perf_counter()
-        # Not all errors: each keeps the image that it came from.
+        # Only the last error, because each one keeps its image in memory.
         self.last_error: Exception | None = None
 
     def work(self, sources: Sequence[Source], done: Mapping[str, str | None]) -> None:
-        """Detects in those that are not done, as far as this process gets them."""
+        """Processes the sources that are not done and that fall to this process."""
         paths = picture_paths(sources, self.wanted.output, done)
         left = [i for i, source in enumerate(sources) if source.name not in done]
         with counting_progress(self.messages, "detecting") as report:
@@ -181,20 +182,20 @@ class _Run:
                 report(share.stop, len(left))
 
     def fail(self, error: Exception, name: str = "") -> None:
-        """Counts and tells of an image that failed."""
+        """Records and reports a failed image."""
         self.done.failed += 1
         self.last_error = error
         text = str(error) or "not enough memory"
         self.complain(text if isinstance(error, ImageError) else f"{name}: {text}")
 
     def write_tables(self, sources: Sequence[Source]) -> None:
-        """Writes the files that have all detections."""
+        """Writes the files that list all detections."""
         order = [source.name for source in sources]
         for kind, path in self.wanted.tables.items():
             write_table(kind, path, self.journal.entries(order), order)
 
     def summarize(self, together: Sequence[Done], resumed: int) -> None:
-        """Tells what all processes have done."""
+        """Prints a summary over all processes."""
         images = sum(each.images for each in together)
         seconds = time.perf_counter() - self.began
         names = sum((each.names for each in together), Counter[str]())
@@ -213,7 +214,7 @@ class _Run:
     def _attempt(self, name: str, action: Callable[..., Any], *args: Any) -> Any:
         try:
             return action(*args)
-        # RuntimeError is what PyTorch raises where memory does not suffice.
+        # PyTorch raises RuntimeError if it cannot allocate memory.
         except (ImageError, MemoryError, RuntimeError) as error:
             self.fail(error, name)
 
@@ -247,7 +248,7 @@ class _Run:
             self.console.print(f"{name}: {len(found['scores'])} found, {1000 * took:.1f} ms{drawn}")
 
     def _write(self, name: str, path: Path, pixels: Tensor, found: dict[str, Any]) -> Entry:
-        """Writes the files that an image has for itself; what the journal has of it."""
+        """Writes the files of an image and returns its journal entry."""
         entry = image_entry(name, pixels.shape, found)
         if self.wanted.pictures:
             picture = self._draw(pixels, found)
@@ -264,7 +265,7 @@ class _Run:
             write_crops(self.wanted.crops, stem, pixels, found)
 
     def _video(self, source: Source, path: Path) -> None:
-        """Detects in the frames of a video; in those of a camera until Ctrl-C."""
+        """Detects objects in the frames of a video, or of a camera until Ctrl-C."""
         frames, found, began = 0, 0, time.perf_counter()
         with open_video(source.name) as (rate, pixels):
             with VideoWriter(path, rate) if self.wanted.pictures else nullcontext() as writer:
@@ -290,7 +291,7 @@ class _Run:
         group: Sequence[Tensor],
         writer: VideoWriter | None,
     ) -> int:
-        """Detects in frames that follow one another; how many objects there are in them."""
+        """Detects objects in consecutive frames and returns how many there are."""
         with self.done.timing("detecting"):
             together = [
                 self._detect(pixels) if found is None else found
@@ -308,9 +309,9 @@ class _Run:
         return sum(len(found["names"]) for found in together)
 
     def _together(self, pixels: Sequence[Tensor]) -> Sequence[dict[str, Any] | None]:
-        """What is in several images; None for those that are to be taken one by one."""
+        """Detects objects in several images at once; returns None for those to run one by one."""
         if len(pixels) > 1:
-            with suppress(MemoryError, RuntimeError):  # for one of them, or for all at a time
+            with suppress(MemoryError, RuntimeError):  # one image may fail, or all together
                 found = self.detector.detect_batch(pixels, self.wanted.score_threshold)
                 return [self._of_wanted_classes(each) for each in found]
         return [None] * len(pixels)
@@ -348,7 +349,7 @@ class _Run:
 
 
 def _labels(names: Sequence[str], wanted: Iterable[str]) -> list[int]:
-    """The labels, from 1, of classes by their names, in any case."""
+    """Returns the labels, from 1, of class names in any case."""
     numbers = {name.casefold(): label for label, name in enumerate(names, 1)}
     unknown = [name for name in wanted if name.casefold() not in numbers]
     if unknown:
@@ -361,19 +362,19 @@ def _labels(names: Sequence[str], wanted: Iterable[str]) -> list[int]:
 def picture_paths(
     sources: Sequence[Source], output: Path, done: Mapping[str, str | None]
 ) -> list[Path]:
-    """A file for what is drawn of each: none twice, and none that is a source itself.
+    """Chooses a file for the drawing of each source, distinct from all others and from the sources.
 
     Args:
-        sources: what to detect in.
-        output: the folder of the files.
-        done: what `Journal.begin` gives. Their files stay theirs.
+        sources: the inputs.
+        output: folder of the drawings.
+        done: result of `Journal.begin`. Sources listed there keep their files.
     """
 
     def key(path: str | Path) -> str:
-        # On some file systems capitals are no difference.
+        # Some file systems ignore case.
         return os.path.realpath(path).casefold()
 
-    # By its name: the folder may have been moved, or be named otherwise than it was.
+    # Use only the file's name: the folder may have been moved, or be given by another path.
     kept = {name: output / Path(picture).name for name, picture in done.items() if picture}
     taken = {key(source.name) for source in sources} | {key(path) for path in kept.values()}
     last: Counter[str] = Counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""COCO evaluation by pycocotools, by one process or several."""
+"""COCO evaluation with pycocotools, in one process or several."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .coco_inputs import check_drawable, complete_detections, complete_truth
 from .detect import Detector
 
 STANDARD_LIMIT, STANDARD_KEYPOINTS_LIMIT = 100, 20
-OTHER_SIGMA = 0.05  # tolerance of a keypoint that is none of COCO's
-# What a detection may carry beside its box: what that is rated as, and COCO's name for it.
+OTHER_SIGMA = 0.05  # sigma of each keypoint, unless there are 17 as in COCO
+# Optional fields of a detection: pycocotools' IoU type, and the name of the field in COCO results.
 IOU_TYPES = {"masks": ("segm", "segmentation"), "keypoints": ("keypoints", "keypoints")}
 
 
@@ -33,20 +33,20 @@ def evaluate(
     report: Callable[[int, int], None] | None = None,
     keep: Callable[[list[dict[str, Any]]], Any] | None = None,
 ) -> dict[str, Any]:
-    """Detects in every image of a data set and rates the detections.
+    """Detects objects in every image of a dataset and evaluates the detections.
 
-    Of several processes (`detops.distributed`) each takes its share of the images; all get the
-    result. Masks and keypoints are rated too if the model finds them and the data set has them.
+    Several processes (`detops.distributed`) divide the images among them; all return the result.
+    Masks and keypoints are evaluated too if both the model and the dataset have them.
 
     Args:
-        detector: finds the data set's categories; what it finds of others is left out.
-        dataset: without a transform.
+        detector: must detect the dataset's categories; detections of other categories are dropped.
+        dataset: a dataset without a transform.
         max_detections: see `coco_metrics`.
-        report: called with (images done, images in all) after each image.
+        report: called with (images done, total images) after each image.
         keep: called with all detections as COCO results, see `to_coco`, in the main process.
 
     Raises:
-        ValueError: the detector does not find all the data set's categories.
+        ValueError: the detector lacks a category of the dataset.
 
     Example:
         >>> from detops.cli.options import TREE_CROWNS
@@ -72,7 +72,8 @@ def evaluate(
     def rate() -> dict[str, Any]:
         truth = dataset.ground_truth()
         kinds = set().union(*(kinds for kinds, _ in shares))
-        # In the data set's order, as one process finds them.
+        # Restore the order of the dataset, so that the result does not depend on the number of
+        # processes.
         entries = sorted((entry for _, share in shares for entry in share), key=itemgetter(0))
         detections = [detection for _, found in entries for detection in found]
         if keep is not None:
@@ -87,15 +88,15 @@ def evaluate(
 
 
 def matched_category_ids(names: Sequence[str], dataset: DetectionDataset) -> list[Any]:
-    """The data set's category ids of a detector's labels 1..C, None where it has no such category.
+    """Returns the dataset's category id, or None, for each label 1..C of a detector.
 
     Args:
-        names: of the detector's categories.
-        dataset: has names and category ids. Upper and lower case are the same where no two names
-            differ in them alone.
+        names: category names of the detector.
+        dataset: provides names and category ids. Case is ignored unless two names differ only in
+            case.
 
     Raises:
-        ValueError: a category of the data set is none of the detector's.
+        ValueError: the detector lacks a category of the dataset.
     """
     exact = [list(names), list(dataset.names)]
     sides = [[name.casefold() for name in side] for side in exact]
@@ -113,16 +114,16 @@ def matched_category_ids(names: Sequence[str], dataset: DetectionDataset) -> lis
 def to_coco(
     found: dict[str, Any], image_id: Any, category_ids: Sequence[Any]
 ) -> list[dict[str, Any]]:
-    """Detections of one image as COCO results.
+    """Converts the detections of one image to COCO results.
 
     Args:
         found: boxes, labels and scores; masks and keypoints if there are any.
-        image_id: of the image.
-        category_ids: of labels 1..C in order.
+        image_id: id of the image.
+        category_ids: category ids of labels 1..C, in order.
 
     Returns:
-        image_id, category_id, bbox (x, y, width, height) and score of each; segmentation, as
-        compressed run lengths, and keypoints, as x, y, 1 of each, if there are any.
+        image_id, category_id, bbox (x, y, width, height) and score of each detection; if present,
+        segmentation as compressed run lengths and keypoints as x, y, 1 each.
     """
     boxes = found["boxes"].clone()
     boxes[:, 2:] -= boxes[:, :2]
@@ -152,29 +153,31 @@ def coco_metrics(
     max_detections: int | None = None,
     iou_types: Sequence[str] = ("bbox",),
 ) -> dict[str, Any]:
-    """Average precision and recall of boxes, masks, keypoints.
+    """Computes average precision and recall of boxes, masks and keypoints.
 
     Args:
-        ground_truth: a COCO dict of images, categories, annotations, with the gaps and spellings
-            that `detops.data` accepts: an object without `bbox` gets that of its mask, one without
-            `area` that of its mask or else of its box, and one without `iscrowd` is no crowd. An id
-            of 1.0 is 1. Masks from polygons need the width and height of their image.
-        detections: COCO results: image_id, category_id, bbox, score; segmentation, keypoints. One
-            without a mask or keypoints finds none.
-        max_detections: best detections counted in an image. COCO's standard is 100; an image
-            with more objects than that cannot reach full recall under it. None takes the larger
-            of 100 and twice the most objects in one image.
-        iou_types: what is rated: "bbox"; "segm", by the overlap of masks; "keypoints", by object
-            keypoint similarity with COCO's tolerances (other than 17 points: 0.05 for each).
+        ground_truth: a COCO dict of images, categories and annotations, with the missing fields and
+            spellings that `detops.data` accepts: without `bbox`, the box is that of the mask;
+            without `area`, the area is that of the mask or else of the box; without `iscrowd`, an
+            object is no crowd. An id of 1.0 is read as 1. Polygon masks need the width and height
+            of their image.
+        detections: COCO results: image_id, category_id, bbox, score; segmentation, keypoints. A
+            detection without a mask or keypoints is skipped when those are evaluated.
+        max_detections: number of detections counted per image, highest scores first. COCO's
+            standard is 100; an image with more objects cannot reach full recall under that limit.
+            None means the larger of 100 and twice the maximum number of objects per image.
+        iou_types: what to evaluate: "bbox"; "segm", by mask IoU; "keypoints", by object keypoint
+            similarity with COCO's sigmas (0.05 each if there are not 17 keypoints).
 
     Returns:
-        AP (IoU 0.50:0.95), AP50, AP75, AR and max_detections, the limit these were computed with;
-        the same three and AR under "standard" with the limit 100 (keypoints: 20); those of masks
-        and keypoints likewise under "segm" and "keypoints"; images, objects, detections: counts;
-        crowds are no objects. A value is None where there is no ground truth.
+        AP (IoU 0.50:0.95), AP50, AP75, AR and max_detections, the limit that they were computed
+        with; under "standard" the same values with the limit 100 (keypoints: 20); under "segm" and
+        "keypoints" the same values for masks and keypoints; and the counts images, objects (without
+        crowds) and detections. A value is None if there is no ground truth.
 
     Raises:
-        ValueError: an argument is out of range, or an annotation or detection lacks what it needs.
+        ValueError: an argument is out of range, or an annotation or detection lacks a required
+            field.
 
     Example:
         >>> box = {"image_id": 1, "category_id": 1, "bbox": [2, 2, 20, 20]}
@@ -225,17 +228,18 @@ def accumulate(
     limits: list[int],
     kind: str = "bbox",
 ) -> dict[str, np.ndarray]:
-    """Precision and recall by pycocotools.
+    """Computes precision and recall with pycocotools.
 
     Args:
         ground_truth: a COCO dict.
         detections: COCO results.
-        limits: of the detections that are counted in an image, ascending.
+        limits: maximum numbers of detections counted per image, ascending.
         kind: bbox, segm or keypoints.
 
     Returns:
         `precision` [IoU threshold, recall, class, 1, limit] and `recall` [IoU threshold, class, 1,
-        limit] of objects of all sizes, -1 where there are none; `thresholds` of IoU, and `recalls`.
+        limit] over objects of all sizes, -1 if there are none; the IoU `thresholds` and the
+        `recalls`.
     """
     truth, found = complete_truth(ground_truth), complete_detections(detections)
     return _accumulated(truth, found, limits, kind)
@@ -254,13 +258,13 @@ def _accumulated(truth: Any, found: Any, limits: list[int], kind: str) -> dict[s
 def prepared(
     ground_truth: dict[str, Any], detections: list[dict[str, Any]], kind: str = "bbox"
 ) -> Any:
-    """COCOeval of pycocotools over detections, for objects of all sizes, not yet evaluated.
+    """Builds a pycocotools COCOeval over objects of all sizes, ready to evaluate.
 
-    It prints.
+    It prints to stdout.
 
     Args:
         ground_truth: see `coco_metrics`.
-        detections: likewise.
+        detections: see `coco_metrics`.
         kind: bbox, segm or keypoints.
 
     Raises:
@@ -273,23 +277,23 @@ def _prepared(truth: dict[str, Any], found: list[dict[str, Any]], kind: str) -> 
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    # pycocotools sorts image ids, which fails for a mix of texts and numbers: number them here.
+    # pycocotools sorts image ids, which fails for a mix of strings and integers, so renumber them.
     ids = {image["id"] for image in truth["images"]}
     ordered = sorted(ids, key=lambda id: (isinstance(id, str), id))
     number_of = {id: number for number, id in enumerate(ordered, start=1)}
     images = [image | {"id": number_of[image["id"]]} for image in truth["images"]]
     field = {"bbox": "bbox", **dict(IOU_TYPES.values())}[kind]
-    # The library adds fields to its input in place, and loadRes fails on an empty list: so both
-    # sides are built here, from copies.
+    # pycocotools adds fields to its input in place, and loadRes fails on an empty list, so build
+    # both sides here from copies.
     sides = []
     for entries in (truth["annotations"], found):
-        # An object without a mask cannot be found by its mask, nor be missed.
+        # An object without a mask can be neither detected nor missed by its mask.
         rated = [e for e in entries if e.get(field) and e["image_id"] in number_of]
         if kind == "segm":
             check_drawable(rated, truth["images"])
         if kind == "keypoints":
             rated = [_with_points_counted(entry) for entry in rated]
-        # Ids from 1: the library takes id 0 for "not matched".
+        # Ids start at 1, because pycocotools uses id 0 for "not matched".
         rated = [
             entry | {"id": number, "image_id": number_of[entry["image_id"]]}
             for number, entry in enumerate(rated, start=1)
@@ -310,14 +314,14 @@ def _prepared(truth: dict[str, Any], found: list[dict[str, Any]], kind: str) -> 
 
 
 def _with_points_counted(annotation: dict[str, Any]) -> dict[str, Any]:
-    """The library ignores objects without a labelled point, and needs to be told their number."""
+    """Sets num_keypoints: pycocotools ignores objects where it is 0."""
     labelled = sum(visibility > 0 for visibility in annotation["keypoints"][2::3])
     given = annotation.get("num_keypoints")
     return annotation | {"num_keypoints": given if is_number(given) else labelled}
 
 
 def _summary(results: dict[str, np.ndarray], limit: int) -> dict[str, float | None]:
-    # The library's own summarize() looks for fixed limits and gives -1 when they are not there.
+    # pycocotools' summarize() expects fixed limits and returns -1 if they are missing.
     precision = results["precision"][:, :, :, 0, limit]
     recall = results["recall"][:, :, 0, limit]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `detops export`: a detector into a file that runs elsewhere, and is compared."""
+"""The command `detops export`: writes a portable detector file and checks its results."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FORMATS: dict[str, Callable[..., Any]] = {
 
 
 class Bounds(NamedTuple):
-    """How near a detection and its partner are."""
+    """Tolerances within which two detections count as the same."""
 
     iou: float
     score: float
-    pixels: float  # of keypoints
+    pixels: float  # maximum offset of keypoint coordinates
 
 
-EXACT = Bounds(iou=0.98, score=0.01, pixels=1.0)  # another order of sums moves an edge by less
-ROUNDED = Bounds(iou=0.8, score=0.1, pixels=4.0)  # in 8 bits, of detections that are sure of it
+EXACT = Bounds(iou=0.98, score=0.01, pixels=1.0)  # another order of summation moves an edge less
+ROUNDED = Bounds(iou=0.8, score=0.1, pixels=4.0)  # for 8 bits, on confident detections only
 SURE = 0.5
-MOST_LOST = 0.25  # share of those
+MOST_LOST = 0.25  # fraction of the confident detections that may be missing
 
 
 def export_detector(
@@ -48,24 +48,24 @@ def export_detector(
     resizing: bool = True,
     int8: Path | None = None,
 ) -> str | None:
-    """Writes a detector, and compares what the file finds in a picture with what PyTorch does.
+    """Exports a detector and compares the file's detections in an image with PyTorch's.
 
     Args:
-        detector: on the CPU.
-        file: where to; ends in .onnx for that format, in .pt2 for the others.
+        detector: a detector on the CPU.
+        file: output file; its suffix is .onnx for that format, .pt2 for the others.
         kind: pt2, onnx or aoti.
-        picture: an image file in which there is something to find.
-        console: for a line about the result.
-        resizing: False: images are taken at the size they have, whatever the config says.
-        int8: an image file or a folder of them, to set the scales of 8-bit numbers by.
+        picture: an image file that contains something to detect.
+        console: for one line about the result.
+        resizing: False keeps images at their size, whatever the config says.
+        int8: an image file or a folder of them, to calibrate 8-bit quantization with.
 
     Returns:
-        What is wrong with the file, or None.
+        A description of what is wrong with the file, or None.
 
     Raises:
-        ValueError: the format or the file's ending is another, the folder is empty, or the detector
-            is torchvision's.
-        ImageError: the picture, or one of the folder, cannot be read.
+        ValueError: the format is unknown, the file's suffix does not match it, the folder is empty,
+            or the detector is a torchvision detector.
+        ImageError: the image, or one in the folder, cannot be read.
         OSError: the file cannot be written.
     """
     if kind not in FORMATS:
@@ -132,9 +132,9 @@ def _compare_rounded(
 
 
 def without_partner(some: dict[str, Any], others: dict[str, Any], bounds: Bounds = EXACT) -> int:
-    """How many of some detections are not among the others; both as `Detector.detect` gives them.
+    """Counts detections that have no counterpart among others; both from `Detector.detect`.
 
-    A partner has the label, nearly the box and the score, and nearly the mask and the keypoints.
+    A counterpart has the same label, and nearly the same box, score, mask and keypoints.
     """
     alike = some["labels"][:, None] == others["labels"]
     alike &= (some["scores"][:, None] - others["scores"]).abs() <= bounds.score

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The formats that `detops detect` writes detections in."""
+"""Output formats of `detops detect`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ CSV_COLUMNS = ("image", "frame", "name", "label", "score", "x1", "y1", "x2", "y2
 
 
 def image_entry(name: str, shape: Sequence[int], found: dict[str, Any]) -> Entry:
-    """What JSON has of an image.
+    """Returns the JSON entry of an image.
 
     Args:
-        name: the image.
-        shape: ``[3, H, W]``.
-        found: what `Detector.detect` gives.
+        name: name of the image.
+        shape: shape of the image, ``[3, H, W]``.
+        found: result of `Detector.detect`.
 
     Returns:
-        The image's name and size, and of each detection box (x1, y1, x2, y2), name, label (from 1)
-        and score, and where there are any mask (compressed run lengths), keypoints (COCO's x, y,
-        visibility of each) and keypoint_scores (logits).
+        The image's name and size. For each detection, its box (x1, y1, x2, y2), name, label (from
+        1) and score; if present, its mask (compressed run lengths), keypoints (COCO's x, y,
+        visibility each) and keypoint_scores (logits).
     """
     columns = {"box": found["boxes"].tolist(), "name": found["names"]}
     columns["label"], columns["score"] = found["labels"].tolist(), found["scores"].tolist()
@@ -51,18 +51,18 @@ def image_entry(name: str, shape: Sequence[int], found: dict[str, Any]) -> Entry
 
 
 def write_json(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> None:
-    """Writes the entries as one array, a line each."""
+    """Writes the entries as one array, one line each."""
     _write_array(file, entries)
 
 
 def write_coco(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> None:
-    """Writes COCO's results format: an array of detections, boxes as x, y, width, height.
+    """Writes COCO results: an array of detections with boxes as x, y, width, height.
 
     Args:
-        file: where to.
-        entries: of images and frames.
-        order: the inputs, which have the numbers of `image_numbers`; other images, and frames, are
-            numbered after the highest.
+        file: output file.
+        entries: entries of images and frames.
+        order: names of the inputs, whose ids come from `image_numbers`. Other images and all frames
+            are numbered after the highest id.
     """
     image_ids = image_numbers(order)
     following = max(image_ids.values(), default=0) + 1
@@ -85,7 +85,7 @@ def write_coco(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> 
 
 
 def write_csv(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> None:
-    """Writes a table of the boxes, with a line of names."""
+    """Writes a table of the boxes with a header line."""
     table = csv.writer(file, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
     for entry in entries:
@@ -102,26 +102,26 @@ TABLES: dict[str, Callable[[TextIO, Iterable[Entry], Sequence[str]], None]] = {
 
 
 def write_table(kind: str, path: Path, entries: Iterable[Entry], order: Sequence[str]) -> None:
-    """Writes all detections into one file.
+    """Writes all detections to one file.
 
     Args:
         kind: one of `TABLES`.
         path: the file.
-        entries: of images and frames.
+        entries: entries of images and frames.
         order: names of the inputs.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A file's name that is no Unicode is written as the bytes that it is.
+        # File names that are not valid Unicode are written as their original bytes.
         with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             TABLES[kind](file, (entry for entry in entries if "detections" in entry), order)
 
 
 def image_numbers(names: Sequence[str]) -> dict[str, int]:
-    """COCO's ids of images: the numbers that their files are named by, else 1, 2, 3 in order.
+    """Returns COCO image ids: the numbers in the file names, or else 1, 2, 3 in order.
 
     >>> image_numbers(["val/000000000139.jpg", "val/000000000285.jpg"])
     {'val/000000000139.jpg': 139, 'val/000000000285.jpg': 285}
@@ -137,15 +137,15 @@ def image_numbers(names: Sequence[str]) -> dict[str, int]:
 
 
 def write_yolo(path: Path, shape: Sequence[int], found: dict[str, Any]) -> None:
-    """Writes YOLO's text format: class (from 0), middle, width and height as shares, and score.
+    """Writes YOLO text: class (from 0), centre, width and height as fractions, and score.
 
     Args:
-        path: the text file; empty where nothing is found.
-        shape: of the image, ``[3, H, W]``.
-        found: what `Detector.detect` gives.
+        path: the text file; empty if nothing is found.
+        shape: shape of the image, ``[3, H, W]``.
+        found: result of `Detector.detect`.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     height, width = shape[1:]
     lines = []
@@ -160,16 +160,16 @@ def write_yolo(path: Path, shape: Sequence[int], found: dict[str, Any]) -> None:
 
 
 def write_crops(folder: Path, stem: str, pixels: Tensor, found: dict[str, Any]) -> None:
-    """Writes a picture of each detection, into a folder of its class.
+    """Writes an image of each detection to a folder for its class.
 
     Args:
-        folder: has the folders of the classes.
-        stem: what the pictures' names begin with; a number follows, from 1, by descending score.
+        folder: parent of the class folders.
+        stem: prefix of the file names. A number follows, from 1, by descending score.
         pixels: the image, uint8 ``[3, H, W]``.
-        found: what `Detector.detect` gives. Boxes without a pixel in the image are left out.
+        found: result of `Detector.detect`. Boxes that contain no pixel of the image are skipped.
 
     Raises:
-        OutputError: a picture cannot be written.
+        OutputError: an image cannot be written.
     """
     height, width = pixels.shape[1:]
     for number, (name, box) in enumerate(zip(found["names"], found["boxes"], strict=True), 1):
@@ -178,7 +178,7 @@ def write_crops(folder: Path, stem: str, pixels: Tensor, found: dict[str, Any]) 
         crop = pixels[:, y1 : min(height, max(y1, int(y2))), x1 : min(width, max(x1, int(x2)))]
         if crop.numel() == 0:
             continue
-        # What a file's name cannot have in it, or should not.
+        # Replace characters that a file name cannot or should not contain.
         path = folder / re.sub(r"[^\w -]", "_", name) / f"{stem}_{number}.png"
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a run of `detops detect` has found so far, in a form that outlives the run."""
+"""The results of a `detops detect` run so far, in a form that survives the run."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from .checkpoint import OutputError, replacing, writing
 
 WHOLE, SETTINGS = "detections.jsonl", "run.json"
 PART = "detections.part{}.jsonl"
-FOUND = {"box", "name", "label", "score"}  # what each detection has at least
+FOUND = {"box", "name", "label", "score"}  # required fields of each detection
 
 
 class Journal:
-    """The results in a folder, a line of JSON each, of one process or of several.
+    """The results in a folder, one line of JSON each, from one process or several.
 
-    While a run is going on, each process appends to a part of its own. A line is written when all
-    else of its picture is, so that a process that is killed loses no more than the pictures at
-    work. When all is done the parts are brought into one file, `WHOLE`, in the order of the
-    inputs, whichever process had which.
+    During a run, each process appends to its own part. It writes the line of an image after the
+    image's other files. A process that is killed therefore loses only the images in progress. At
+    the end, the parts are merged into one file, `WHOLE`, in the order of the inputs, regardless of
+    process.
 
-    A video has a line for each frame, and one at its end that counts them; without that one it is
-    begun anew.
+    A video has one line per frame and a last line with the number of frames. If the last line is
+    missing, the video is processed again from its start.
 
     Args:
-        folder: where the results are, made if missing.
+        folder: folder of the results, created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._part: BinaryIO | None = None
-        # Where the lines of each input are: of a picture one, of a video one a frame.
+        # (file, offset) of each input's lines: one for an image, several for a video.
         self._places: dict[str, list[tuple[Path, int]]] = {}
-        self._finished = False  # all lines are in WHOLE, at the places that are known
+        self._finished = False  # all lines are in WHOLE, and `_places` is up to date
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, str | None]:
-        """Readies the folder for a run; called by one process, before any appends.
+        """Prepares the folder for a run; called by one process before any of them appends.
 
         Args:
-            settings: what the results depend on, beside the inputs.
-            resume: go on from what is there.
+            settings: everything that the results depend on, except the inputs.
+            resume: continue from the existing results.
 
         Returns:
-            The inputs that are done, by name, and the file that was drawn of each, if one was.
+            The inputs that are done, by name, each with the file of its drawing, if it has one.
 
         Raises:
-            OutputError: the folder cannot be written to; there is what a run that did not end has
-                found, and it is not to be resumed from; it was found with other settings; or
-                those, or a line, are damaged.
+            OutputError: the folder is not writable; it contains the results of an unfinished run
+                and `resume` is not set; the results were found with other settings; or the settings
+                or a line are damaged.
         """
         self._finished = False
         with writing(self.folder):
@@ -80,30 +80,30 @@ class Journal:
         with replacing(told) as file:
             file.write(json.dumps(settings).encode() + b"\n")
         with writing(self.folder):
-            # Until it goes the run has not ended.
+            # The run counts as unfinished while this file exists.
             (self.folder / PART.format(0)).touch()
         return done
 
     def append(self, entries: Iterable[dict[str, Any]], process: int = 0) -> None:
-        """Adds lines to the process's own part."""
+        """Appends lines to this process's part."""
         path = self.folder / PART.format(process)
         with writing(path):
             if self._part is None:
-                # Unbuffered: what was written stays when the process is killed.
+                # Unbuffered, so that written lines survive if the process is killed.
                 self._part = open(path, "ab", buffering=0)
             lines = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
             while lines:
                 lines = lines[self._part.write(lines) :]
 
     def entries(self, order: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """All that is found, inputs in this order, and what is of none of them last."""
+        """Yields all entries in the order of the inputs, then those of other inputs."""
         if not self._finished:
             self._read()
         for _, line in self._lines(order):
             yield json.loads(line)
 
     def finish(self, order: Sequence[str]) -> None:
-        """Makes one file of the parts, by one process; the others have closed theirs."""
+        """Merges the parts into one file; called by one process after all have closed theirs."""
         self._read()
         self._rewrite(order)
         self._finished = True
@@ -118,7 +118,7 @@ class Journal:
         return sorted(self.folder.glob(PART.format("*")))
 
     def _read(self) -> dict[str, str | None]:
-        """Finds where all lines are; what is drawn of the inputs that have all of theirs."""
+        """Locates all lines and returns the drawings of the inputs that are complete."""
         self._places.clear()
         done = dict[str, str | None]()
         whole = self.folder / WHOLE
@@ -127,12 +127,12 @@ class Journal:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
-                        break  # what a process was writing when it was killed
+                        break  # the process was killed while writing this line
                     entry = _entry(line)
                     if entry is None:
                         raise OutputError(f"{path}: line {number} is damaged: remove the line")
                     name, frame = entry["image"], entry.get("frame")
-                    ends = frame is None  # a picture, or the frames of a video
+                    ends = frame is None  # an image, or the last line of a video
                     if frame == 0 or (ends and "frames" not in entry):
                         self._places[name] = []
                     self._places.setdefault(name, []).append((path, place))
@@ -169,12 +169,12 @@ class Journal:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """What results were found with."""
+    """Reads the settings that the existing results were found with."""
     try:
         settings = json.loads(path.read_bytes())
         if isinstance(settings, dict):
             return settings
-    except ValueError:  # no JSON, or no UTF-8
+    except ValueError:  # not JSON, or not UTF-8
         pass
     raise OutputError(
         f"{path}: damaged: expected the settings that the results in this folder were found with; "
@@ -183,7 +183,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """What a line says of a picture, a frame or a whole video; None if it is damaged."""
+    """Parses the line of an image, a frame or a whole video; returns None if it is damaged."""
     try:
         entry = json.loads(line)
         whole = isinstance(entry["image"], str) and ("detections" in entry or "frames" in entry)

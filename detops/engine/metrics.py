@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Metrics of a training, as JSON lines and for TensorBoard."""
+"""Training metrics, as JSON lines and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ Record = dict[str, Any]
 def metrics_writer(
     folder: Path, step: int = 0, tensorboard: bool = False
 ) -> Iterator[Callable[[Record], None]]:
-    """Appends to `metrics.jsonl`, and to TensorBoard's event files, in the main process only.
+    """Appends to `metrics.jsonl` and to TensorBoard event files, in the main process only.
 
     Args:
-        folder: of the files.
-        step: steps done before; what was written about later ones is taken back.
-        tensorboard: write event files too.
+        folder: folder of the files.
+        step: number of steps done before; records of later steps are removed.
+        tensorboard: also write event files.
 
     Yields:
-        The function to call with each step's record: `step`, numbers, and dicts of such.
+        The function to call with each step's record: `step`, numbers, and dicts of numbers.
 
     Raises:
-        ImportError: TensorBoard is asked for and not installed.
+        ImportError: TensorBoard is requested but not installed.
         OutputError: the lines cannot be written.
     """
     if not is_main():
         yield lambda record: None
         return
     with ExitStack() as stack:
-        # First, since it may be missing.
+        # Open this first, because TensorBoard may not be installed.
         events = stack.enter_context(_summary_writer(folder, step)) if tensorboard else None
         path = folder / "metrics.jsonl"
         with writing(path):
             _drop_lines_after(path, step)
-            # Unbuffered, so that a killed run leaves the lines of the steps it made, and closing
-            # the file writes nothing.
+            # Unbuffered: a killed run leaves the lines of its completed steps, and closing the file
+            # writes nothing.
             lines = stack.enter_context(open(path, "ab", buffering=0))
 
         def write(record: Record) -> None:
@@ -57,7 +57,7 @@ def metrics_writer(
 
 
 def scalars(record: Record, prefix: str = "") -> dict[str, float]:
-    """The numbers of a record by name, those of a dict inside as `outer/inner`; no None."""
+    """Returns a record's numbers by name, nested ones as `outer/inner`, without None."""
     found: dict[str, float] = {}
     for key, value in record.items():
         if isinstance(value, dict):
@@ -68,7 +68,7 @@ def scalars(record: Record, prefix: str = "") -> dict[str, float]:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """The records in a file of metrics; a line that is damaged, or torn, is left out."""
+    """Reads the records of a metrics file; damaged and truncated lines are skipped."""
     return [record for _, record in _records(path)]
 
 
@@ -86,7 +86,7 @@ def _drop_lines_after(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = [line + b"\n" for line, record in _records(path) if record["step"] <= step]
-    with replacing(path) as file:  # a full disk must not cost the lines there are
+    with replacing(path) as file:  # a full disk must not destroy the existing lines
         file.writelines(kept)
 
 
@@ -94,7 +94,7 @@ def _records(path: Path) -> Iterator[tuple[bytes, Record]]:
     for line in path.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
-        except ValueError:  # no JSON, or no UTF-8
+        except ValueError:  # not JSON, or not UTF-8
             continue
         if isinstance(record, dict) and isinstance(record.get("step"), int):
             yield line, record

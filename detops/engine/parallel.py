@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A model in each of several processes, whose gradients are means over all of them."""
+"""Data-parallel training: one model per process, with gradients averaged over all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..distributed import world_size
 
 
 def in_parallel(model: nn.Module) -> nn.Module:
-    """The model for training in all processes; itself where there is one."""
+    """Wraps a model for training in all processes; a single process gets the model itself."""
     if world_size() == 1:
         return model
     # A head without samples may leave its parameters out of the graph, in some processes only.
-    # Buffers other than running statistics are constants.
+    # Buffers other than running statistics are constant and need no broadcast.
     return DistributedDataParallel(
         model,
         find_unused_parameters=True,
@@ -26,7 +26,7 @@ def in_parallel(model: nn.Module) -> nn.Module:
 
 
 def sync(parallel: nn.Module, now: bool) -> AbstractContextManager:
-    """A block of one backward of several, of which the last alone has the gradients travel."""
+    """Returns a context for one of several backward passes; only the last one syncs gradients."""
     if now or not isinstance(parallel, DistributedDataParallel):
         return nullcontext()
     return parallel.no_sync()

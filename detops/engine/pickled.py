@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Pickles of numpy arrays, as detectron2's model zoo has them, read without running their code.
+"""Pickles of NumPy arrays, as in detectron2's model zoo, read without executing their code.
 
-A pickle is a program that names functions and calls them. Here a handful of names have a meaning,
-and it is this file's own: none of numpy's or Python's functions is handed to the pickle.
+A pickle is a program that calls functions by name. This reader defines only a handful of names and
+implements them itself: the pickle never gets a function of NumPy or Python.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from .checkpoint import ZIP_START, damaged, first_line
 
 
 def is_pickle(path: str | Path) -> bool:
-    """Whether a file is told by its name to be a pickle, and does not begin as an archive."""
+    """Returns whether the file is a .pkl that is not a ZIP archive."""
     path = Path(path)
     if path.suffix != ".pkl" or not path.is_file():
         return False
-    with open(path, "rb") as file:  # torch.save may have written to such a name
+    with open(path, "rb") as file:  # torch.save may have written a file with this suffix
         return file.read(len(ZIP_START)) != ZIP_START
 
 
 def read_pickle(path: str | Path) -> Any:
-    """What a pickle holds: arrays of numbers, dicts, lists and plain values.
+    """Reads a pickle of numeric arrays, dicts, lists and plain values.
 
     Raises:
-        DamagedCheckpointError: the file is damaged, or holds anything else.
+        DamagedCheckpointError: the file is damaged, or contains anything else.
     """
     path = Path(path)
     try:
         with open(path, "rb") as file:
             reader = _Unpickler(file, path.stat().st_size)
             return reader.plain(reader.load())
-    # A damaged pickle may call anything with anything, and nest as deep as it likes.
+    # A damaged pickle may call anything with any arguments, and nest arbitrarily deep.
     except Exception as error:
         raise damaged(path, first_line(error)) from error
 
 
 class _Dtype:
-    """Stands for a numpy.dtype."""
+    """Placeholder for a numpy.dtype."""
 
     def __init__(self, name: str, *_: Any) -> None:
         self.name, self.order = name, "="
@@ -62,7 +62,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for a numpy.ndarray whose contents come later in the pickle."""
+    """Placeholder for a numpy.ndarray whose contents come later in the pickle."""
 
     def __init__(self, *_: Any) -> None:
         self.state: Any = None
@@ -79,7 +79,7 @@ class _Array:
             raise pickle.UnpicklingError(
                 f"expected {array.nbytes} bytes of an array, got {data.nbytes}"
             )
-        # A copy: native order of bytes, memory that may be written to.
+        # Copy to native byte order and writable memory.
         return array.astype(array.dtype.newbyteorder("="))
 
 
@@ -110,7 +110,7 @@ def _text(value: Any) -> str:
 
 
 def _key(key: Any) -> Any:
-    # The hash of a pair of pairs of pairs takes twice as long with each of them.
+    # Tuples are rejected: the time to hash nested pairs doubles with each level.
     return key if isinstance(key, int) else _text(key)
 
 
@@ -125,7 +125,8 @@ MEANINGS: Mapping[tuple[str, str], Callable] = {
 }
 
 
-# Python's, as fast on arrays as the one in C, which makes room for what nine bytes say will come.
+# The Python unpickler is as fast on arrays as the one in C. The latter allocates whatever size a
+# nine-byte opcode claims.
 class _Unpickler(pickle._Unpickler):  # type: ignore[misc]
     stack: list[Any]
     append: Callable[[Any], None]
@@ -137,19 +138,19 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[misc]
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         super().__init__(file, encoding="latin1")  # Python 2 wrote bytes as text
-        # What arrays and calls are given is somewhere in the file, and once.
+        # Byte budget: the data of arrays and the arguments of calls each occur in the file once.
         self.left = 2 * size
         self.done: dict[int, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name stands for."""
+        """Returns the implementation of a name."""
         key = (module.replace("numpy._core", "numpy.core"), name)
         if key not in MEANINGS:
             raise pickle.UnpicklingError(
                 f"expected numpy arrays and plain values, got {module}.{name}"
             )
 
-        # A pickle can change what it is given: this function, nothing else is.
+        # A pickle can modify the objects that it gets, so give it only this new function.
         def call(*arguments: Any) -> Any:
             self._spend(sum(len(each) for each in arguments if isinstance(each, Sized)))
             return MEANINGS[key](*arguments)
@@ -157,7 +158,7 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[misc]
         return call
 
     def plain(self, value: Any) -> Any:
-        """A value of which no part stands for anything else."""
+        """Returns a value with all placeholders in it replaced by arrays."""
         if not isinstance(value, _Array | Mapping):
             return value
         if id(value) not in self.done:

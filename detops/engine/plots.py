@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pictures of a training and of what a detector finds, by matplotlib."""
+"""Plots of training metrics and of detections, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .curves import confusion_matrix, precision_recall
 from .metrics import read_metrics
 from .progress import PART, RATED, smoothed
 
-COMPARED = 4  # images whose truth is shown beside what is found
-MOST_NUMBERS = 20  # classes up to which a confusion matrix has its counts written in
-MOST_NAMES = 60  # classes up to which it has their names
+COMPARED = 4  # images shown with ground truth next to detections
+MOST_NUMBERS = 20  # most classes for which a confusion matrix shows counts
+MOST_NAMES = 60  # most classes for which it shows names
 WITHOUT_MATPLOTLIB = "no plots: they need the package matplotlib: pip install 'detops[plots]'"
 
 
 def matplotlib_is_there() -> bool:
-    """Whether plots can be drawn."""
+    """Returns whether matplotlib is installed."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -40,14 +40,14 @@ def matplotlib_is_there() -> bool:
 
 
 def plot_training(metrics: Path, path: Path) -> None:
-    """Draws the loss and its parts, the learning rate and AP over the steps of a training.
+    """Plots the loss and its parts, the learning rate and AP over the training steps.
 
     Args:
-        metrics: the training's `metrics.jsonl`, which holds the steps before a resumption, too.
-        path: the picture.
+        metrics: the training run's `metrics.jsonl`, which includes the steps before a resume.
+        path: the output image.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the image cannot be written.
     """
     records = read_metrics(metrics)
     steps = [record["step"] for record in records]
@@ -66,7 +66,7 @@ def plot_training(metrics: Path, path: Path) -> None:
             for key in RATED[:2]:
                 history[f"{key} of {name}"].append((record["step"], rated.get(key)))
     for name, points in history.items():
-        # matplotlib leaves out what is NaN: AP where there are no objects.
+        # None becomes NaN, which matplotlib skips. AP is None if there are no objects.
         at, values = zip(*points, strict=True)
         precision.plot(at, np.array(values, dtype=float), ".-", label=name)
     precision.set(ylabel="AP of boxes", xlabel="step", ylim=(0, 1))
@@ -79,16 +79,16 @@ def plot_training(metrics: Path, path: Path) -> None:
 def plot_evaluation(
     folder: Path, dataset: DetectionDataset, detections: list[dict[str, Any]]
 ) -> None:
-    """Draws precision by recall, the confusion matrix, and truth beside what was found.
+    """Plots precision over recall, the confusion matrix, and ground truth next to detections.
 
     Args:
-        folder: of `precision_recall.png`, `confusion_matrix.png` and `detections.png`; made if
-            missing.
-        dataset: without a transform.
-        detections: in it, as COCO results.
+        folder: folder for `precision_recall.png`, `confusion_matrix.png` and `detections.png`;
+            created if missing.
+        dataset: a dataset without a transform.
+        detections: detections in the dataset, as COCO results.
 
     Raises:
-        OutputError: a picture cannot be written.
+        OutputError: an image cannot be written.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,11 +102,11 @@ def plot_evaluation(
 
 
 def plot_anchor_fit(fit: AnchorFit, path: Path) -> None:
-    """Draws how many boxes there are of each size, by the level that has their best anchor.
+    """Plots a histogram of box sizes, one colour per level with the best anchor.
 
     Raises:
         ImportError: matplotlib is not installed.
-        OutputError: the picture cannot be written.
+        OutputError: the image cannot be written.
     """
     figure, (axes,) = _figure(1, (8, 4))
     sides = fit.sides.numpy()
@@ -133,13 +133,13 @@ def plot_anchor_fit(fit: AnchorFit, path: Path) -> None:
 def compare(
     dataset: DetectionDataset, detections: list[dict[str, Any]], score_threshold: float = 0.5
 ) -> Image.Image:
-    """A picture with a row for each of some images: its objects, and what was found in it.
+    """Draws a contact sheet of images, one per row: ground truth left, detections right.
 
     Args:
-        dataset: without a transform; the images are taken at equal distances from those that have
-            objects, or from all if none has.
-        detections: in it, as COCO results.
-        score_threshold: detections below it are left out.
+        dataset: a dataset without a transform. The images are evenly spaced among those with
+            objects, or among all images if there are none.
+        detections: detections in the dataset, as COCO results.
+        score_threshold: detections below it are skipped.
     """
     by_image = defaultdict(list)
     for detection in detections:
@@ -174,14 +174,14 @@ def draw_objects(
     names: Sequence[str],
     scores: torch.Tensor | None = None,
 ) -> Image.Image:
-    """A target, or what was found, on its image; names are written where there are several."""
+    """Draws a target or detections on an image, with names if there are several classes."""
     words = [names[label - 1] for label in target["labels"].tolist()] if len(names) > 1 else None
     parts: dict[str, Any] = {key: target.get(key) for key in ("labels", "masks", "keypoints")}
     return draw_detections(image, target["boxes"], scores, names=words, **parts)
 
 
 def spread(values: Sequence[int], count: int) -> list[int]:
-    """So many of the values at equal distances, or all where there are no more.
+    """Returns `count` evenly spaced values, or all of them if there are no more.
 
     >>> spread([1, 2, 3, 4, 5], 3)
     [1, 3, 5]
@@ -207,7 +207,8 @@ def _plot_confusion(path: Path, matrix: np.ndarray, names: Sequence[str]) -> Non
     size = 3.5 + 0.4 * min(len(names), MOST_NAMES)
     figure, (axes,) = _figure(1, (size + 1, size))
     axes.grid(False)
-    # Of each class's objects; the last row, where there is no object, is of its own sum.
+    # Fractions of each row's sum: of the objects of a class or, in the last row, of the detections
+    # without an object.
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="found as", ylabel="object", title="IoU 0.5, score 0.5")
@@ -224,7 +225,7 @@ def _plot_confusion(path: Path, matrix: np.ndarray, names: Sequence[str]) -> Non
 
 
 def _figure(rows: int, size: tuple[float, float]) -> tuple[Any, Sequence[Any]]:
-    # Not by pyplot, whose figures and settings are the whole process's.
+    # Avoid pyplot, whose figures and settings are global to the process.
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -246,12 +247,12 @@ def plot_all(
     found: dict[str, tuple[DetectionDataset, list[dict[str, Any]]]],
     tell: Callable[[str], Any],
 ) -> None:
-    """`plot_evaluation` of several data sets, each into a folder of its name.
+    """Runs `plot_evaluation` on several datasets, each in a folder of its name.
 
     Args:
-        folder: of these folders.
-        found: by name, the data set and the detections in it.
-        tell: called with a line where matplotlib is missing; nothing is drawn then.
+        folder: parent of these folders.
+        found: dataset and detections by name.
+        tell: called with one line if matplotlib is missing; nothing is plotted then.
     """
     if not matplotlib_is_there():
         tell(WITHOUT_MATPLOTLIB)

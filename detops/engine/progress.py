@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Progress on the terminal, and as plain lines where there is none."""
+"""Progress bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-PLAIN_LINES = 20  # how many lines a whole run prints where nothing can be redrawn
-SMOOTHING = 0.95  # of the losses and step time shown
-PART = "loss_"  # what the names of the loss's parts begin with
+PLAIN_LINES = 20  # lines that a whole run prints if the console is no terminal
+SMOOTHING = 0.95  # for the displayed losses and step time
+PART = "loss_"  # prefix of the names of the loss's parts
 RATED = ("AP", "AP50", "AP75")
 
 
 def peak_memory(device: torch.device | None = None) -> int:
-    """The most bytes that were in use at a time: on a CUDA device, else of this process."""
+    """Returns the peak memory use in bytes, of a CUDA device or else of this process."""
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts kilobytes
 
 
 def smoothed(average: float, value: float | None) -> float:
-    """A moving average after one more value: NaN before the first; None, not finite, is left out.
+    """Updates a moving average, NaN before the first value; None (not finite) is skipped.
 
     >>> smoothed(1.0, 2.0)
     1.05
@@ -56,24 +56,24 @@ def training_progress(
     images: int = 0,
     device: torch.device | None = None,
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Shows the loss and its parts, rates, memory, evaluations and remaining time of a training.
+    """Shows the loss and its parts, rates, memory, evaluations and remaining time of training.
 
     Args:
-        console: where to.
-        total: steps in all.
-        start: steps done before.
-        images: of a step, in all processes; 0 leaves their rate out.
-        device: whose memory is shown; by default the main memory.
+        console: the console to print on.
+        total: total number of steps.
+        start: number of steps done before.
+        images: images per step, over all processes; 0 hides their rate.
+        device: device whose memory is shown; by default the main memory.
 
     Yields:
         The function to call with each step's record: step, loss, its parts (`loss_...`), lr,
-        seconds; `evaluation` if there was one; `skipped` if it was not taken.
+        seconds; `evaluation` if there was one; `skipped` if the update was skipped.
     """
     shown: dict[str, float] = {}
 
     def text(record: dict[str, Any]) -> str:
         for key in filter(_is_smoothed, record):
-            # A loss that was not finite is None.
+            # A loss that is not finite is recorded as None.
             if record[key] is not None:
                 shown[key] = smoothed(shown.get(key, math.nan), record[key])
         loss, seconds = shown.get("loss", math.nan), shown["seconds"]
@@ -125,10 +125,10 @@ def training_progress(
 
 @contextmanager
 def counting_progress(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many of a number of things are done.
+    """Shows a progress bar over a number of items.
 
     Yields:
-        The function to call with (done, in all).
+        The function to call with (done, total).
     """
     columns = (
         TextColumn("{task.description}"),

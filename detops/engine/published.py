@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torchvision's detectors with the weights that it publishes, on this package's ops."""
+"""torchvision detectors with their published weights, on this package's ops."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..compat.torchvision import patch_torchvision
 from .checkpoint import CheckpointError, list_some
 from .weights_torchvision import PREFIX, cached_file, loading, newest_weights
 
-# Of what works with this package's models alone.
+# Error message of commands that support only this package's models.
 NOT_OURS = "--weights: expected a detector of this package, got one of torchvision"
-MASK_THRESHOLD = 0.5  # of torchvision's mask probabilities
-METRICS = {"box": "box_map", "mask": "mask_map", "keypoints": "kp_map"}  # its names of COCO's AP
+MASK_THRESHOLD = 0.5  # on torchvision's mask probabilities
+METRICS = {"box": "box_map", "mask": "mask_map", "keypoints": "kp_map"}  # torchvision's names of AP
 
 
 class OnTheseOps(nn.Module):
-    """A detector of torchvision that runs on this package's ops, with masks of bool.
+    """A torchvision detector that runs on this package's ops and returns bool masks.
 
     Args:
-        model: the detector; on a CPU it may be what `detops.optimize` made of it.
+        model: the detector; on a CPU it may be optimized by `detops.optimize`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -29,7 +29,7 @@ class OnTheseOps(nn.Module):
         self.model = model
 
     def forward(self, images: list[Tensor]) -> list[dict[str, Tensor]]:
-        """Detections in images ``[3, h, w]`` in 0..1."""
+        """Detects objects in images ``[3, h, w]`` in 0..1."""
         with patch_torchvision():
             found = self.model(images)
         for each in found:
@@ -39,15 +39,14 @@ class OnTheseOps(nn.Module):
 
 
 class Published(NamedTuple):
-    """A detector that torchvision publishes weights of.
+    """A detector with weights published by torchvision.
 
     Attributes:
-        name: what `--weights` takes.
-        classes: how many.
+        name: the value of `--weights`.
+        classes: number of classes.
         megabytes: size of the file.
-        ap: COCO's AP of what it finds, box, and mask or keypoints, in percent, as torchvision
-            states it.
-        downloaded: whether the file is in torch hub's cache.
+        ap: COCO AP in percent, as stated by torchvision, by kind: box, and mask or keypoints.
+        downloaded: whether the file is in the torch hub cache.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Published(NamedTuple):
 
 
 def published_detectors() -> list[Published]:
-    """All detectors that the installed torchvision has weights of, by name."""
+    """Lists the detectors that the installed torchvision has weights for, by name."""
     listed = []
     for name in _networks():
         weights = newest_weights(name)
@@ -78,16 +77,16 @@ def published_detectors() -> list[Published]:
 
 
 def load_published(name: str) -> tuple[nn.Module, list[str]]:
-    """A detector of torchvision, with its weights, on the CPU, and the names of its classes.
+    """Loads a torchvision detector on the CPU, with its weights and its class names.
 
-    torchvision downloads the weights, or takes them from the cache of torch hub.
+    torchvision downloads the weights, or reads them from the torch hub cache.
 
     Args:
-        name: as `published_detectors` lists it.
+        name: a name listed by `published_detectors`.
 
     Raises:
-        CheckpointError: the name is none of these, or the weights can neither be found nor
-            downloaded; the message says where they are sought.
+        CheckpointError: the name is unknown, or the weights are neither cached nor downloadable;
+            the message contains the expected path.
     """
     from torchvision.models import get_model
 
@@ -109,13 +108,13 @@ def _networks() -> list[str]:
 
 
 def class_names(weights: Any) -> tuple[list[str], list[str]]:
-    """Names of classes: of labels 1, 2... as COCO's annotations have them, and of all there are.
+    """Returns the class names of labels 1, 2... as numbered by COCO, and the same without gaps.
 
-    The annotations leave numbers out, whose name is "N/A".
+    COCO's annotations skip some numbers; torchvision names these "N/A".
 
     Args:
-        weights: an entry of torchvision's enumerations.
+        weights: an entry of a torchvision weights enumeration.
     """
-    # The first is no class but the background.
+    # The first entry is the background.
     names = weights.meta["categories"][1:]
     return names, [name for name in names if name != "N/A"]

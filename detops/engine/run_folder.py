@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The output folder of a training: its lock and its last checkpoints."""
+"""The output folder of a training run: its lock and its last checkpoints."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ NUMBERED = re.compile(r"checkpoint_(\d+)\.pt")
 
 
 class RunFolder:
-    """Where a training writes: `checkpoint_000100.pt` after step 100, the last three of them.
+    """The output folder of a training run, with the last three checkpoints.
 
-    `checkpoint.pt` is a link to the newest. Version 0.1.0 wrote a file of that name and no other.
+    The checkpoint after step 100 is `checkpoint_000100.pt`. `checkpoint.pt` is a link to the newest
+    one. Version 0.1.0 wrote only a file of that name.
 
     Args:
-        path: the folder; need not be there.
+        path: the folder; it need not exist.
 
     Example:
         >>> folder = RunFolder("runs/trees")
@@ -49,12 +50,12 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the folder if it is missing, and keeps other runs out of it.
+        """Creates the folder if it is missing, and locks it against other runs.
 
-        The lock is the operating system's and goes with the process, however that ends.
+        The operating system releases the lock when the process ends, however that happens.
 
         Raises:
-            OutputError: the folder cannot be made or written into, or another run has it.
+            OutputError: the folder cannot be created or written to, or another run has locked it.
         """
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path}: the output must be a folder, this is a file")
@@ -66,7 +67,7 @@ class RunFolder:
         try:
             yield
         finally:
-            # Before the lock goes, else the file could be another run's already.
+            # Remove the file before releasing the lock; after that, it could be another run's file.
             file.unlink(missing_ok=True)
             os.close(number)
 
@@ -74,7 +75,7 @@ class RunFolder:
         while True:
             number = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                # Unlike flock's, this lock is not inherited by the data workers, which outlive a
+                # Unlike a flock lock, this one is not inherited by data workers, which outlive a
                 # killed run by some seconds.
                 fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 current = os.path.samestat(os.fstat(number), os.stat(file))
@@ -91,18 +92,18 @@ class RunFolder:
                 os.ftruncate(number, 0)
                 os.write(number, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
                 return number
-            # Its holder has just left, and taken the file along.
+            # The previous holder has just exited and removed the file, so try again.
             os.close(number)
 
     def numbered(self, step: int) -> Path:
-        """Where the checkpoint of a step lies."""
+        """Returns the path of a step's checkpoint."""
         return self.path / f"checkpoint_{step:06}.pt"
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoints there are, newest first."""
+        """Lists the existing checkpoints, newest first."""
         steps = self._steps()
         found = [steps[step] for step in sorted(steps, reverse=True)]
-        # Of 0.1.0, or a link that was copied as a file.
+        # A file written by 0.1.0, or a link that was copied as a file.
         return [*found, self.newest] if _is_regular(self.newest) else found
 
     def _steps(self) -> dict[int, Path]:
@@ -112,14 +113,14 @@ class RunFolder:
         return {int(name[1]): path for name, path in names if name is not None}
 
     def save(self, step: int, checkpoint: Checkpoint) -> None:
-        """Writes the checkpoint of a step, then removes what is older than the last three.
+        """Writes the checkpoint of a step, then removes all but the last three.
 
-        Those of later steps go, too: training went back behind them.
+        Checkpoints of later steps are removed too: training has gone back to before them.
 
         Raises:
-            OutputError: the file cannot be written; those there were are whole.
+            OutputError: the file cannot be written; the existing ones are intact.
         """
-        # Under one name, so that what a killed run leaves is overwritten.
+        # A fixed name, so that the next run overwrites what a killed run leaves behind.
         temporary = self.path / "checkpoint.pt.tmp"
         save_checkpoint(self.numbered(step), checkpoint, temporary)
         self._point_to_newest(step)
@@ -131,7 +132,7 @@ class RunFolder:
 
     def _point_to_newest(self, step: int) -> None:
         link = self.path / "checkpoint.pt.link"
-        # Some file systems have no links; --resume needs none.
+        # Some file systems have no links; --resume does not need them.
         with suppress(OSError):
             link.unlink(missing_ok=True)
             link.symlink_to(self.numbered(step).name)
@@ -139,7 +140,7 @@ class RunFolder:
             sync_folder(self.path)
 
     def number(self, step: int) -> None:
-        """Gives the checkpoint of 0.1.0, which is of this step, a name like the others'."""
+        """Renames the checkpoint of 0.1.0, written at this step, like the numbered ones."""
         with writing(self.newest):
             os.replace(self.newest, self.numbered(step))
         self._point_to_newest(step)
@@ -147,15 +148,15 @@ class RunFolder:
     def newest_sound(
         self, check: Callable[[Checkpoint, Path], Any], tell: Callable[[str], None]
     ) -> tuple[Path, Checkpoint]:
-        """The newest checkpoint that is not damaged.
+        """Returns the path and the contents of the newest undamaged checkpoint.
 
         Args:
-            check: called with a checkpoint and its path; raises DamagedCheckpointError for
-                contents that no training writes.
-            tell: called with a line for each that is passed over, and for one without a seal.
+            check: called with a checkpoint and its path; raises DamagedCheckpointError for contents
+                that training never writes.
+            tell: called with one line for each skipped checkpoint, and for one without a seal.
 
         Raises:
-            CheckpointError: there is none, or all are damaged.
+            CheckpointError: there is no checkpoint, or all are damaged.
         """
         reasons = []
         for path in self.checkpoints():
@@ -180,7 +181,7 @@ class RunFolder:
         )
 
     def set_aside(self, step: int) -> list[Path]:
-        """Renames the checkpoints of this step and later ones, whose weights have diverged."""
+        """Renames the checkpoints from this step on, because their weights have diverged."""
         moved = []
         for number, path in sorted(self._steps().items()):
             if number >= step:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Optimizer, learning-rate schedule and weight averaging, as the config's SOLVER describes them."""
+"""Optimizer, learning-rate schedule and weight averaging, configured by SOLVER."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def build_optimizer(model: nn.Module, solver: Any) -> torch.optim.Optimizer:
-    """Optimizer over the parameters that want gradients, biases in a group of their own.
+    """Builds an optimizer over the trainable parameters, with biases in a separate group.
 
-    Reads SOLVER.OPTIMIZER (SGD or ADAMW), BASE_LR, BIAS_LR_FACTOR, WEIGHT_DECAY,
-    WEIGHT_DECAY_BIAS and, for SGD, MOMENTUM.
+    Reads SOLVER.OPTIMIZER (SGD or ADAMW), BASE_LR, BIAS_LR_FACTOR, WEIGHT_DECAY, WEIGHT_DECAY_BIAS
+    and, for SGD, MOMENTUM.
     """
     weights: list[nn.Parameter] = []
     biases: list[nn.Parameter] = []
@@ -43,10 +43,10 @@ def build_optimizer(model: nn.Module, solver: Any) -> torch.optim.Optimizer:
 
 
 def check_schedule(solver: Any) -> None:
-    """Refuses what `learning_rate_factor` would make nonsense of.
+    """Rejects schedule settings that `learning_rate_factor` would misinterpret.
 
     Raises:
-        ValueError: names the key, what was expected and what came.
+        ValueError: the message names the key, the expected values and the actual one.
     """
     for key, known in (("SCHEDULE", ("MULTISTEP", "COSINE")), ("WARMUP_METHOD", WARMUP_METHODS)):
         if getattr(solver, key) not in known:
@@ -58,9 +58,9 @@ def check_schedule(solver: Any) -> None:
 
 
 def learning_rate_factor(solver: Any, step: int) -> float:
-    """What the learning rates are multiplied with at a step (counted from 0).
+    """Returns the factor on the learning rates at a step (counted from 0).
 
-    A function of the step alone, so the schedule has no state to save. Reads SOLVER.SCHEDULE
+    It depends only on the step, so the schedule has no state to save. Reads SOLVER.SCHEDULE
     (MULTISTEP or COSINE), MAX_ITER, STEPS, GAMMA, WARMUP_ITERS, WARMUP_FACTOR and WARMUP_METHOD
     (linear or constant).
     """
@@ -84,10 +84,10 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def build_average(model: nn.Module, decay: float) -> AveragedModel | None:
-    """Exponential moving average of a model's weights, or None for decay 0.
+    """Builds an exponential moving average of a model's weights; returns None for decay 0.
 
-    The decay rises to its value over the first steps, min(decay, (1 + n) / (10 + n)), so that the
-    average forgets the random initial weights soon.
+    The decay rises over the first steps, min(decay, (1 + n) / (10 + n)), so that the average soon
+    forgets the random initial weights.
     """
     if decay == 0:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `detops detect` is given: files, folders, patterns, lists, standard input, cameras."""
+"""Inputs of `detops detect`: files, folders, patterns, lists, standard input, cameras."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from torch import Tensor
 from ..data.image import IMAGE_SUFFIXES, ImageError, load_image, open_image
 
 STANDARD_INPUT = "-"
-# Of the files in a folder those and images are taken; a file that is named may have any other.
+# Folders are searched for these suffixes and those of images. A file given by its own path may have
+# any other suffix.
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 CAMERA = re.compile(r"/dev/video\d+")
 STREAM = re.compile(r"(https?|rtmp|rtsp)://.+")
 
 
 class Source(NamedTuple):
-    """Something to detect in.
+    """An input of `detops detect`.
 
     Attributes:
-        name: a path or address; "stdin" for the picture on standard input.
-        kind: live is a camera or a stream, which lasts until it is stopped.
-        content: the file itself, of a picture on standard input.
+        name: a path or address; "stdin" for the image on standard input.
+        kind: "live" is a camera or a stream, which runs until it is stopped.
+        content: the contents of the file, for an image on standard input.
     """
 
     name: str
@@ -38,14 +39,14 @@ class Source(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether it is another one the next time, under the same name."""
+        """True if the same name can give another input in the next run."""
         return self.kind == "live" or self.content is not None
 
     def read(self) -> Tensor:
-        """The picture, uint8 ``[3, H, W]``.
+        """Reads the image, uint8 ``[3, H, W]``.
 
         Raises:
-            ImageError: it cannot be read.
+            ImageError: the image cannot be read.
         """
         if self.content is None:
             return load_image(self.name)
@@ -58,17 +59,17 @@ class Source(NamedTuple):
 def list_sources(
     inputs: Sequence[str], standard_input: BinaryIO
 ) -> tuple[list[Source], list[ImageError]]:
-    """What there is to detect in, each once, in the order of the inputs.
+    """Lists the sources of all inputs in order, without duplicates.
 
     Args:
-        inputs: each of them is a file; a folder, of which the pictures and videos are taken, with
-            those in the folders in it, by name; a pattern of `glob`, where no file has that name; a
-            text file (.txt) of paths, a line each; ``-``, which is a picture or such a list on
-            standard input; a camera (/dev/video0); or the address of a stream.
-        standard_input: where ``-`` is read from.
+        inputs: each is a file; a folder, which is searched recursively for images and videos, by
+            name; a `glob` pattern, unless a file has that name; a text file (.txt) of paths, one
+            per line; ``-``, an image or such a list on standard input; a camera (/dev/video0); or
+            the address of a stream.
+        standard_input: the stream that ``-`` reads.
 
     Returns:
-        The sources, and what is wrong with inputs, or with what a pattern or a list names.
+        The sources, and the errors of inputs or of paths in a pattern or a list.
     """
     found = list(chain.from_iterable(_sources(name, standard_input) for name in inputs))
     sources = dict.fromkeys(each for each in found if isinstance(each, Source))
@@ -76,7 +77,7 @@ def list_sources(
 
 
 def _sources(name: str, standard_input: BinaryIO) -> Iterator[Source | ImageError]:
-    """What an input has. A problem is one of the values: what comes after it is not lost."""
+    """Yields an input's sources. Errors are yielded too, so that later sources are not lost."""
     if name == STANDARD_INPUT:
         content = standard_input.read()
         if _is_picture(content):
@@ -118,7 +119,7 @@ def _in_folder(folder: str) -> Iterator[Source | ImageError]:
     for place, folders, files in os.walk(folder):
         folders.sort()
         for file in sorted(files):
-            # Hidden ones are other programs' own, as those that macOS puts beside each picture.
+            # Skip hidden files, which other programs write, such as macOS next to each image.
             if file.lower().endswith(IMAGE_SUFFIXES + VIDEOS) and not file.startswith("."):
                 empty = False
                 yield _file(os.path.join(place, file))
@@ -140,5 +141,5 @@ def _is_picture(content: bytes) -> bool:
         with open_image(content):
             return True
     except ImageError as error:
-        # One that is damaged or too large is a picture too; reading it tells.
+        # A damaged or too large image is still an image; reading it reports the error.
         return not isinstance(error.__cause__, UnidentifiedImageError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ctrl-C and SIGTERM: at once, or after the step that is being made."""
+"""Ctrl-C and SIGTERM: stop at once, or after the current step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(SystemExit):
-    """A signal has ended the work; the status is what a process that it ended exits with.
+    """A signal ended the work. The exit status is that of a process killed by the signal.
 
     Args:
-        number: of the signal.
+        number: number of the signal.
         message: one line.
     """
 
@@ -27,14 +27,14 @@ class Stopped(SystemExit):
 
 
 class StopSignals:
-    """Takes SIGINT and SIGTERM while it is entered: raises Stopped, in `deferred` only notes them.
+    """Handles SIGINT and SIGTERM in the block: raises Stopped, or records them in `deferred`.
 
-    A second signal ends the process at once, as if nothing took it. torchrun's processes are the
-    exception, since torchrun hands them what the terminal has sent them already; it kills those
-    that have not left after half a minute.
+    A second signal kills the process at once, as it would without a handler. Under torchrun,
+    further signals are ignored, because torchrun also forwards those that the terminal has already
+    sent to the processes. torchrun kills processes that have not exited after half a minute.
 
     Attributes:
-        received: the first signal, or None.
+        received: number of the first signal, or None.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class StopSignals:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopSignals:
-        # Python lets only the main thread take signals.
+        # Python allows only the main thread to install signal handlers.
         if threading.current_thread() is threading.main_thread():
-            # What is ignored, as in a background job, stays ignored.
+            # Keep ignoring signals that are ignored already, as in a background job.
             taken = [s for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN]
             self._before = {s: signal.signal(s, self._take) for s in taken}
         return self
@@ -60,12 +60,12 @@ class StopSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        """Whether a signal has come."""
+        """Returns whether a signal has arrived."""
         return self.received is not None
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Here signals are noted only."""
+        """Records signals in the block instead of raising."""
         self._deferred = True
         try:
             yield
@@ -84,8 +84,9 @@ class StopSignals:
 
 
 def leave_ctrl_c_to_the_main_process(worker: int = 0) -> None:
-    """For data workers: a terminal sends Ctrl-C to all processes, and they are still needed.
+    """Ignores Ctrl-C in a data worker; a terminal sends it to all processes.
 
-    SIGTERM stays as it is: PyTorch ends workers by it.
+    The main process still needs its workers. The handling of SIGTERM stays unchanged, because
+    PyTorch uses it to end workers.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -41,44 +41,44 @@ Evaluate = Callable[[nn.Module], dict[str, Any]]
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class Trainer:
     """Trains a model for SOLVER.MAX_ITER steps, alone or in every process of a group.
 
-    Writes into the output folder: a checkpoint every SOLVER.CHECKPOINT_PERIOD steps and at the
-    end (see :class:`RunFolder`), and `metrics.jsonl` with one line per step: step, loss and its
-    parts, learning rate (of the weights), gradient norm before clipping, seconds, the evaluation if
-    there was one, and `skipped` if the step was not taken.
+    Writes to the output folder: a checkpoint every SOLVER.CHECKPOINT_PERIOD steps and at the end
+    (see :class:`RunFolder`), and `metrics.jsonl` with one line per step: step, loss and its parts,
+    learning rate (of the weights), gradient norm before clipping, seconds, the evaluation if there
+    was one, and `skipped` if the update was skipped.
 
-    SOLVER.IMS_PER_BATCH images make a step, over all processes. Each process works on its share in
-    SOLVER.ACCUMULATE pieces, which need less memory. Losses are means; the mean of the pieces'
-    losses is that of the whole batch if the pieces hold as many samples each (images, anchors,
-    proposals: what the loss is a mean over), and nearly so otherwise. Between processes the means
-    are exact, by :func:`detops.distributed.mean_count`.
+    A step uses SOLVER.IMS_PER_BATCH images over all processes. Each process splits its part into
+    SOLVER.ACCUMULATE pieces, which need less memory. Losses are means. The mean over the pieces
+    equals the loss of the whole batch if all pieces have the same number of samples (images,
+    anchors, proposals: whatever the loss is averaged over), and nearly so otherwise. Between
+    processes the means are exact, by :func:`detops.distributed.mean_count`.
 
-    All random numbers are a function of the seed, the step and the image, so there is no state of
-    generators to save: before each step the default generators are seeded.
+    All random numbers are a function of the seed, the step and the image. The default generators
+    are seeded before each step, so there is no generator state to save.
 
     Args:
-        model: called with (images, targets), gives a dict of losses.
+        model: called with (images, targets); returns a dict of losses.
         dataset: items (image float [3, h, w] in 0..1, target dict), augmented.
         cfg: the config; SOLVER, DATALOADER and DTYPE are read here.
-        config_text: the same as YAML, for the checkpoints.
-        names: category names, of labels 1..C in order.
-        output: folder, made if missing.
-        device: where to train.
-        seed: of the data's order, of augmentation and of the model's random numbers.
-        tensorboard: write metrics for TensorBoard too.
+        config_text: the config as YAML, for the checkpoints.
+        names: category names of labels 1..C, in order.
+        output: output folder, created if missing.
+        device: device to train on.
+        seed: seed of the data's order, of augmentation and of the model's random numbers.
+        tensorboard: also write metrics for TensorBoard.
 
     Attributes:
-        step: steps made.
-        skipped: how many of them since the start or the resumption were not taken.
-        skipped_in_a_row: how many of the last ones were not.
+        step: number of steps done.
+        skipped: number of updates skipped since the start or the last resume.
+        skipped_in_a_row: number of updates skipped in a row, up to the last step.
 
     Raises:
-        ValueError: a value of SOLVER or DTYPE is none of those there are; names the key.
+        ValueError: a value of SOLVER or DTYPE is unknown; the message names the key.
 
     Example:
         >>> cfg = detops.config.load_config(None, ["SOLVER.MAX_ITER", 1, "SOLVER.IMS_PER_BATCH", 1])
@@ -113,7 +113,7 @@ class Trainer:
         self.folder, self.tensorboard = RunFolder(output), tensorboard
         self.optimizer = build_optimizer(self.model, self.solver)
         self.average = build_average(self.model, self.solver.EMA_DECAY)
-        # What a forward pass changes besides the gradients.
+        # Batch norm statistics, which a forward pass modifies.
         norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
         self._statistics = [value for norm in norms for value in norm.buffers()]
         self.step = self.skipped = self.skipped_in_a_row = 0
@@ -126,7 +126,7 @@ class Trainer:
 
     @property
     def checkpoint_path(self) -> Path:
-        """Where the newest checkpoint lies."""
+        """Path of the newest checkpoint."""
         return self.folder.newest
 
     @property
@@ -141,27 +141,27 @@ class Trainer:
         should_stop: Callable[[], object] = bool,
         should_end: Callable[[], object] = bool,
     ) -> bool:
-        """Trains from the present step to SOLVER.MAX_ITER.
+        """Trains from the current step to SOLVER.MAX_ITER.
 
-        A step whose loss or gradient is not finite is not taken: weights, statistics, average and
-        optimizer stay as they are. Training ends after so many in a row (`MOST_SKIPPED`).
+        If a loss or the gradient is not finite, the update is skipped: weights, statistics, average
+        and optimizer stay as they are. Training ends after `MOST_SKIPPED` skipped updates in a row.
 
         Args:
-            report: called after each step with what is written to the metrics.
-            evaluate: called every SOLVER.TEST_PERIOD steps with the model to detect with; what it
-                gives stands under `evaluation` in the metrics.
-            should_stop: asked once a step; when it says so in any process, all stop after that
-                step, with a checkpoint.
-            should_end: asked after an evaluation, in every process alike; when it says so, this
-                step is the last, as if SOLVER.MAX_ITER were reached.
+            report: called after each step with its metrics record.
+            evaluate: called every SOLVER.TEST_PERIOD steps with the model to detect with; its
+                result is stored under `evaluation` in the metrics.
+            should_stop: called once per step. If it returns true in any process, all of them stop
+                after that step, with a checkpoint.
+            should_end: called after an evaluation, with the same result in every process. If it
+                returns true, this step is the last, as if SOLVER.MAX_ITER were reached.
 
         Returns:
-            Whether the end was reached without being asked to stop.
+            True if training reached its end, False if it was stopped.
 
         Raises:
-            TrainingError: training diverges, or a data worker has died, or an image cannot be read.
+            TrainingError: training diverges, a data worker has died, or an image cannot be read.
             OutputError: a file cannot be written.
-            ImportError: TensorBoard is asked for and not installed.
+            ImportError: TensorBoard is requested but not installed.
         """
         solver = self.solver
         loader = build_train_loader(
@@ -195,14 +195,14 @@ class Trainer:
                     report(record)
                 self._watch_divergence([key for key, value in record.items() if value is None])
                 self._unsaved |= self._is_due(solver.CHECKPOINT_PERIOD)
-                # While steps are not taken, the last ones' weights may have diverged.
+                # While updates are skipped, the current weights may have diverged.
                 wanted = (self._unsaved or stopping) and not self.skipped_in_a_row
                 if wanted or ending or self.step == solver.MAX_ITER:
                     self.save()
                 if stopping or ending:
                     return not stopping
                 began = time.perf_counter()
-        # Short of it, the data has ended because its workers were stopped, too.
+        # Before the last step, the data ends only if the workers were stopped as well.
         return self.step >= solver.MAX_ITER
 
     def _is_due(self, period: int) -> bool:
@@ -215,7 +215,7 @@ class Trainer:
         targets: list[dict[str, Any]],
         should_stop: Callable[[], object],
     ) -> tuple[Record, bool]:
-        """One step: what is written to the metrics, and whether any process is to stop."""
+        """Runs one step; returns its metrics record and whether any process requests a stop."""
         seed_all(mix(self.seed, 2, self.step, rank()))
         set_learning_rates(self.optimizer, learning_rate_factor(self.solver, self.step))
         self.optimizer.zero_grad(set_to_none=True)
@@ -232,8 +232,8 @@ class Trainer:
             pieces.append(torch.stack([total.detach(), *(v.detach() for v in losses.values())]))
         limit = self.solver.CLIP_GRADIENTS or float("inf")
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).to(pieces[0])
-        # One copy for all the numbers: each would wait for the device by itself. Being the same in
-        # all processes, they have all of them decide alike.
+        # Copy all values to the host at once, because each copy synchronizes with the device.
+        # Averaged over the processes, they lead to the same decision everywhere.
         flag = norm.new_full((), float(bool(should_stop())))
         told = torch.cat([torch.stack(pieces).mean(dim=0), torch.stack([norm, flag])])
         *values, stopping = mean(told).tolist()
@@ -249,22 +249,22 @@ class Trainer:
             self.skipped_in_a_row += 1
             self.skipped += 1
         self.step += 1
-        # JSON has no word for what is not finite.
+        # JSON cannot represent NaN and infinity.
         shown = [value if math.isfinite(value) else None for value in values]
         record: Record = {"step": self.step, **dict(zip(("loss", *losses), shown, strict=False))}
         record |= {"lr": self.optimizer.param_groups[0]["lr"], "grad_norm": shown[-1]}
         return record if taken else record | {"skipped": True}, stopping > 0
 
     def _watch_divergence(self, not_finite: list[str]) -> None:
-        """Ends a training whose steps are no longer taken; told what was not finite."""
+        """Raises TrainingError if weights are not finite, or after too many skipped updates."""
         if not self.skipped_in_a_row:
             return
         finite = all_finite(self._state())
-        # Of which other processes may have another view, as of statistics.
+        # The processes can disagree, for example on batch norm statistics.
         broken = bool(maximum(torch.tensor(float(not finite), device=self.device)))
         if not broken and self.skipped_in_a_row < MOST_SKIPPED:
             return
-        # The last step taken gave the weights that all these losses are of.
+        # All these losses are of the weights that the last update produced.
         suspects = self.step - self.skipped_in_a_row
         aside = on_main(lambda: self.folder.set_aside(suspects))
         left = on_main(self.folder.checkpoints)
@@ -285,7 +285,7 @@ class Trainer:
         return [value for model in models for value in model.state_dict().values()]
 
     def _data_failed(self, should_stop: Callable[[], object], error: Exception) -> Exception | None:
-        """Saves the steps made before the data failed; gives the error to raise, None to stop."""
+        """Saves the steps before the data failed; returns the error to raise, or None to stop."""
         reason = data_failure(error, self.cfg.DATALOADER.NUM_WORKERS)
         if reason is None:
             return error
@@ -293,7 +293,7 @@ class Trainer:
         if is_main() and self.step > 0 and not self.skipped_in_a_row:
             self.save()
             saved = f"; {self.folder.numbered(self.step)} is saved, --resume goes on from it"
-        # SIGTERM often goes to all the processes of a job, and ends data workers.
+        # SIGTERM is often sent to all processes of a job, and kills data workers.
         if should_stop() and world_size() == 1:
             return None
         return TrainingError(f"step {self.step + 1}: {reason}{saved}")
@@ -311,11 +311,11 @@ class Trainer:
         return {name: loss.float() for name, loss in losses.items()}
 
     def save(self) -> None:
-        """Writes a checkpoint, in the main process: `model` holds the weights to detect with.
+        """Writes a checkpoint in the main process; `model` contains the weights to detect with.
 
         Raises:
-            TrainingError: the weights are not finite; no checkpoint is lost to them.
-            OutputError: it cannot be written.
+            TrainingError: the weights are not finite; existing checkpoints are kept.
+            OutputError: the checkpoint cannot be written.
         """
         self._unsaved = False
         if not is_main():
@@ -344,17 +344,17 @@ class Trainer:
         )
 
     def resume(self, path: str | Path | None = None, tell: Callable[[str], None] = warn) -> None:
-        """Takes up the state of a checkpoint: weights, average, optimizer, step, seed.
+        """Restores a checkpoint: weights, average, optimizer, step, seed.
 
-        The main process reads it, for all.
+        The main process reads it for all processes.
 
         Args:
-            path: the checkpoint; by default the newest in the output folder that is not damaged.
-            tell: called with a line for each that is damaged and passed over.
+            path: the checkpoint; by default the newest undamaged one in the output folder.
+            tell: called with one line for each damaged checkpoint that is skipped.
 
         Raises:
-            CheckpointError: the file is missing or damaged, or is not of this model, of these
-                categories or of this kind of training.
+            CheckpointError: the file is missing or damaged, or belongs to another model, other
+                categories or another kind of training.
         """
         path, checkpoint = on_main(lambda: self._read(path, tell))
         training = checkpoint["training"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a checkpoint holds for training to go on from, checked before any of it is used."""
+"""Validation of the training state in a checkpoint, before any of it is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .checkpoint import Checkpoint, CheckpointError, DamagedCheckpointError
 
-# What PyTorch's optimizers keep for a parameter.
+# Entries that PyTorch's optimizers store per parameter.
 STATE_OF = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
@@ -20,16 +20,17 @@ STATE_OF = {
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether there is neither infinity nor NaN in any of them."""
+    """Returns whether the floating-point tensors contain neither infinity nor NaN."""
     return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
 
 def check_training_state(checkpoint: Checkpoint, path: Path) -> None:
-    """Refuses contents that no training writes.
+    """Rejects contents that training never writes.
 
     Raises:
-        CheckpointError: there are weights only.
-        DamagedCheckpointError: something is missing, of another type or not finite; says what.
+        CheckpointError: the checkpoint contains only weights.
+        DamagedCheckpointError: an entry is missing, of another type or not finite; the message
+            names it.
     """
     if "training" not in checkpoint:
         raise CheckpointError(f"{path}: holds weights only; training cannot resume from it")
@@ -82,15 +83,15 @@ def _shown(value: Any) -> str:
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], path: Path
 ) -> None:
-    """Takes up what an optimizer had gathered; its settings stay, since the config decides them.
+    """Restores an optimizer's state, but not its settings, which come from the config.
 
     Args:
-        optimizer: over the same parameters.
-        saved: its `state_dict`, which `check_training_state` has passed.
+        optimizer: an optimizer over the same parameters.
+        saved: its `state_dict`, checked by `check_training_state`.
         path: the checkpoint, for messages.
 
     Raises:
-        CheckpointError: it is of other parameters or of another kind of optimizer.
+        CheckpointError: the state belongs to other parameters or another kind of optimizer.
     """
 
     def need(holds: bool, what: str) -> None:
@@ -111,7 +112,7 @@ def load_optimizer_state(
         )
         for key, value in values.items():
             shape = torch.Size() if key == "step" else parameters[number].shape
-            # SGD without momentum keeps None.
+            # SGD without momentum stores None.
             fits = value is None if not isinstance(value, Tensor) else value.shape == shape
             need(fits, f"{key} of parameter {number} is not of shape {list(shape)}")
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Videos, streams and cameras, read and written by PyAV, which is imported when one is met."""
+"""Reading and writing videos, streams and cameras with PyAV, which is imported on demand."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from ..data import ImageError
 from .checkpoint import OutputError
 from .sources import CAMERA, STREAM
 
-# FFmpeg tells formats by contents: among its others are lists, which have it open other files.
+# FFmpeg detects formats by contents. Its other formats include playlists, which make it open
+# further files.
 FORMATS = "asf,avi,h264,hevc,m4v,matroska,mov,mpeg,mpegts,mpegvideo"
 OF_FILES = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
-USUAL_RATE = Fraction(25)  # where a stream does not tell
+USUAL_RATE = Fraction(25)  # frames per second, if a stream does not state its rate
 
 
 @contextmanager
@@ -29,13 +30,14 @@ def open_video(name: str) -> Iterator[tuple[Fraction, Iterator[Tensor]]]:
     """Opens a video file, a camera by its device, or a stream by its address.
 
     Yields:
-        Frames per second, and the frames, uint8 ``[3, H, W]``, turned upright.
+        Frames per second, and an iterator over the frames, uint8 ``[3, H, W]``, turned upright.
 
     Raises:
-        ImageError: it cannot be opened or decoded, here or while it is read; or PyAV is missing.
+        ImageError: the video cannot be opened or decoded, here or during iteration; or PyAV is
+            missing.
     """
     av = _pyav(name)
-    # A camera is no file: FFmpeg reads it as what it calls a format. A stream may be a playlist.
+    # FFmpeg treats a camera as a format, not a file. A stream may be a playlist.
     is_camera, is_stream = CAMERA.fullmatch(name), STREAM.fullmatch(name)
     options = {} if is_camera or is_stream else OF_FILES
     try:
@@ -52,27 +54,27 @@ def open_video(name: str) -> Iterator[tuple[Fraction, Iterator[Tensor]]]:
 
 
 class VideoWriter:
-    """Writes a video, H.264 in MP4, of pictures of one size.
+    """Writes images of one size to a video, H.264 in MP4.
 
     Args:
         path: the file.
         rate: frames per second.
 
     Raises:
-        OutputError: the file cannot be written; in `add` or on leaving.
+        OutputError: the file cannot be written; raised by `add` or on exit.
     """
 
     def __init__(self, path: Path, rate: Fraction) -> None:
         self.path, self.rate = path, rate
         self._av = _pyav(str(path))
-        # It is opened with the first frame.
+        # PyAV opens the file when the first frame is written.
         self._container = self._av.open(str(path), "w", format="mp4")
         self._stream: Any = None
 
     def add(self, picture: Image.Image) -> None:
         """Adds a frame.
 
-        A last odd row or column is left out, since the format has its colours in blocks of 2x2.
+        An odd last row or column is cropped, because the format stores colours in blocks of 2x2.
         """
         with self._writing():
             if self._stream is None:
@@ -127,6 +129,6 @@ def _unreadable(name: str, error: Any) -> ImageError:
 
 def _pixels(frame: Any) -> Tensor:
     pixels = frame.to_ndarray(format="rgb24")
-    # Degrees against the clock, by which a telephone that was held upright says so.
+    # Degrees counterclockwise; phones held upright record their rotation this way.
     pixels = np.rot90(pixels, round(frame.rotation / 90))
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

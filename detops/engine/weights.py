@@ -20,7 +20,7 @@ from .pickled import is_pickle, read_pickle
 from .weights_detectron2 import Rule
 
 ANCHORS = "rpn.anchor_generator.cell_anchors."
-# The layers whose number of outputs is that of the classes, or of the keypoints.
+# Layers whose number of outputs depends on the number of classes or keypoints.
 PREDICTORS = (
     "roi_heads.box.predictor.cls_score",
     "roi_heads.box.predictor.bbox_pred",
@@ -28,22 +28,23 @@ PREDICTORS = (
     "roi_heads.keypoint.predictor.kps_score_lowres",
 )
 RETINANET_PREDICTORS = ("rpn.head.cls_logits",)
-# Two libraries round the sides of one anchor differently, by up to a tenth where it is small.
+# Tolerated relative difference of anchor sides. Libraries round them differently, by up to a tenth
+# for small anchors.
 SAME_SIDE = 0.2
 
 State = dict[str, Tensor]
 
 
 class WeightsReport(NamedTuple):
-    """What became of the tensors of a file and of a model.
+    """Result of loading tensors from a file into a model.
 
     Args:
         source: the file.
-        loaded: number of the model's tensors that were filled.
-        unused: the file's tensors that have no place in the model.
-        missing: the model's tensors that the file has nothing for; they stay as they were.
-        left_out: the model's predictors of other classes than the file's, each with both shapes;
-            they stay as they were, too.
+        loaded: number of model tensors that were filled.
+        unused: tensors of the file that have no counterpart in the model.
+        missing: tensors of the model that have no counterpart in the file; they are unchanged.
+        left_out: predictors of the model for other classes than the file's, each with both shapes;
+            they are unchanged as well.
 
     Example:
         >>> WeightsReport("weights.pth", loaded=2, unused=("fc.bias",), missing=()).unused
@@ -57,7 +58,7 @@ class WeightsReport(NamedTuple):
     left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """A line, and one for each predictor that was left out."""
+        """Returns a summary line, and one line for each predictor that was left out."""
         text = f"{self.source}: {self.loaded} tensors loaded"
         for title, names in (("not used", self.unused), ("not in it", self.missing)):
             text += f"; {len(names)} {title}: {list_some(names, ', ')}" if names else ""
@@ -74,37 +75,40 @@ def load_weights_into(
 ) -> WeightsReport:
     """Fills a detector of this package with weights of this or another library.
 
-    Read are detectors of this package and of maskrcnn-benchmark, detectron2's Faster R-CNN, Mask
-    R-CNN, Keypoint R-CNN and RetinaNet, torchvision's ``fasterrcnn_``, ``maskrcnn_``,
-    ``keypointrcnn_`` and ``retinanet_resnet50_fpn``, and its ResNets and ResNeXts, which fill the
-    body alone. Their state dict may stand alone, or as ``model`` or ``state_dict`` beside other
-    things, in a file of torch.save's or, of numpy arrays, in a pickle named ``.pkl``.
+    These weights load: detectors of this package and of maskrcnn-benchmark; Faster R-CNN, Mask
+    R-CNN, Keypoint R-CNN and RetinaNet of detectron2; ``fasterrcnn_``, ``maskrcnn_``,
+    ``keypointrcnn_`` and ``retinanet_resnet50_fpn`` of torchvision; and its ResNets and ResNeXts,
+    which fill only the body. The state dict may be the whole file, or its entry ``model`` or
+    ``state_dict``. The file is written by torch.save or, with NumPy arrays, is a pickle named
+    ``.pkl``.
 
-    torchvision's RetinaNet has a class 0 that no object is of: it is left out where the model has
-    one class less. detectron2's background is the last class, and becomes the first. Anchors are
-    taken from the weights, as far as they are those of the config.
+    torchvision's RetinaNet has a class 0 that no object belongs to. It is dropped if the model has
+    one class less. detectron2's background is the last class and becomes the first. Anchors are
+    loaded from the weights if they match those of the config.
 
     Args:
         model: from :func:`detops.modeling.build_detection_model`.
-        source: a file, of which no code is run, or what is in one; or what torchvision publishes,
-            as ``torchvision/fasterrcnn_resnet50_fpn``: see :func:`published_weights`.
-        complete: refuse weights that leave anything of the model as it was, or have no place.
-        other_classes: leave out predictors whose number of outputs is not the model's, to train
-            on other classes, or with other keypoints, than the weights were trained on.
-        batch_norm_epsilon: what the frozen batch norms of a torchvision detector add to the
-            variance. Its file does not tell: 0 in what torchvision publishes as COCO_V1, 1e-5 in
-            what is trained from an ImageNet network. Where the file shows that they were not
-            frozen it is 1e-5, whatever is given here. For weights that are given by their name it
-            is known.
+        source: a file, which is loaded without executing code; the contents of one; or a name that
+            torchvision publishes, such as ``torchvision/fasterrcnn_resnet50_fpn``: see
+            :func:`published_weights`.
+        complete: reject weights that leave a tensor of the model unchanged, or that contain a
+            tensor without a counterpart in the model.
+        other_classes: skip predictors whose number of outputs differs from the model's, to train on
+            other classes or keypoints than the weights were trained on.
+        batch_norm_epsilon: epsilon that the frozen batch norms of a torchvision detector add to the
+            variance. The file does not contain it. It is 0 in weights that torchvision publishes as
+            COCO_V1, and 1e-5 in weights trained from an ImageNet network. If the file shows that
+            the batch norms were not frozen, 1e-5 is used instead. Weights given by name have a
+            known epsilon, which is used.
 
     Returns:
-        What was loaded and what was not.
+        A report of the tensors that were loaded and those that were not.
 
     Raises:
-        CheckpointError: the file is missing or damaged, nothing in it belongs to the model, shapes
-            differ (but for predictors with ``other_classes``), a detector of detectron2's is for a
-            model of another ``MODEL.CONVENTION``, or with ``complete`` something is left over on
-            either side. The model is then as it was.
+        CheckpointError: the file is missing or damaged; nothing in it belongs to the model; shapes
+            differ (except for predictors with ``other_classes``); a detectron2 detector is loaded
+            into a model of another ``MODEL.CONVENTION``; or, with ``complete``, tensors remain on
+            either side. The model is then unchanged.
 
     Example:
         >>> model = detops.modeling.build_detection_model(detops.config.load_config())
@@ -140,7 +144,7 @@ def load_weights_into(
     torchvision.drop_class_0(found, state, expected)
     unused += _fit_anchors(found, expected, model)
     left_out = _leave_out_predictors(found, expected) if other_classes else {}
-    # One tensor may have two names, in a head that shares its layers.
+    # A tensor may have two names, in a head that shares its layers.
     filled = {id(expected[place]) for place in found}
     missing = [
         key
@@ -175,7 +179,7 @@ def _state_dict(source: str | Path | Mapping[str, Any], name: str) -> State:
             break
     if not isinstance(content, Mapping) or not content:
         raise CheckpointError(f"{name}: expected tensors by name, got {type(content).__name__}")
-    # DistributedDataParallel and torch.compile put prefixes in front.
+    # DistributedDataParallel and torch.compile add prefixes.
     return {
         re.sub(r"^(module\.|_orig_mod\.)+", "", str(key)): _tensor(key, value, name)
         for key, value in content.items()
@@ -193,7 +197,10 @@ def _tensor(key: Any, value: Any, name: str) -> Tensor:
 
 
 def _check_convention(model: nn.Module, state: State, name: str) -> None:
-    """Its anchors come in another order, and its heads have never seen what is pooled here."""
+    """Rejects a detectron2 detector for a model of another convention.
+
+    Its anchors are in another order, and its heads were trained on differently pooled features.
+    """
     from ..modeling.convention import CONVENTIONS
 
     wanted = CONVENTIONS["detectron2"]
@@ -212,8 +219,8 @@ def _rename(key: str, rules: tuple[Rule, ...]) -> str | None:
 
 
 def _places(key: str, expected: Mapping[str, Tensor]) -> list[str]:
-    """The model's names for what the family calls `key` in a plain body."""
-    # A deformable convolution holds the plain one, and offsets beside it.
+    """Returns the model's names for what maskrcnn-benchmark calls `key` in a plain body."""
+    # A deformable convolution contains the plain one, next to its offsets.
     for name in (key, re.sub(r"\.conv2\.weight$", ".conv2.conv.weight", key)):
         if name in expected:
             return [name]
@@ -226,7 +233,7 @@ def _places(key: str, expected: Mapping[str, Tensor]) -> list[str]:
 
 
 def _fold_epsilon(found: State, state: State, epsilon: float, from_detectron2: bool) -> None:
-    """Our FrozenBatchNorm2d has no epsilon: that of others goes into the variance."""
+    """Adds the epsilon of other libraries to the variance: our FrozenBatchNorm2d has none."""
     classifier, detector = "conv1.weight" in state, "backbone.body.conv1.weight" in state
     if not (classifier or detector or from_detectron2):
         return
@@ -234,16 +241,16 @@ def _fold_epsilon(found: State, state: State, epsilon: float, from_detectron2: b
         epsilon = torchvision.BATCH_NORM_EPSILON
     for place in found:
         if place.endswith(".running_var"):
-            # In half precision the sum would be what it was.
+            # In half precision, adding epsilon would have no effect.
             found[place] = found[place].float() + epsilon
 
 
 def _leave_out_predictors(found: State, expected: Mapping[str, Tensor]) -> dict[str, str]:
-    """Takes out the predictors that differ in the number of outputs alone; what they were, each."""
+    """Removes predictors that differ only in the number of outputs; returns both shapes of each."""
     retinanet = any(place.startswith("rpn.head.cls_tower.") for place in expected)
     left_out = {}
     for layer in PREDICTORS + (RETINANET_PREDICTORS if retinanet else ()):
-        # A transposed convolution has its outputs second.
+        # Transposed convolutions have their output channels in dimension 1.
         outputs = {f"{layer}.weight": 1 if layer.endswith("lowres") else 0, f"{layer}.bias": 0}
         shapes = {p: (found[p].shape, expected[p].shape) for p in outputs if p in found}
         differing = [place for place, (theirs, ours) in shapes.items() if theirs != ours]
@@ -264,9 +271,9 @@ def _without(shape: Sequence[int], axis: int) -> list[int]:
 
 
 def _fit_anchors(found: State, expected: Mapping[str, Tensor], model: nn.Module) -> list[str]:
-    """Anchors in this package's convention; takes out and returns those that are not the model's.
+    """Converts anchors to this package's convention; removes and returns those that do not match.
 
-    maskrcnn-benchmark's lie about the middle of a cell, and their last pixel is inside.
+    Anchors of maskrcnn-benchmark are centred on a cell and include their last pixel.
     """
     others = []
     for place in [place for place in found if place.startswith(ANCHORS)]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""detectron2's weights: its names, and its order of the classes."""
+"""detectron2 weights: their names and their order of classes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-# A pattern at the beginning of a name, and what takes its place; None: the tensor is not needed.
+# A pattern at the start of a name, and its replacement. None drops the tensor.
 Rule = tuple[str, str | Callable[[re.Match[str]], str] | None]
 
 BOX, MASK, KEYPOINT = (f"roi_heads.{head}" for head in ("box", "mask", "keypoint"))
-BATCH_NORM_EPSILON = 1e-5  # of its batch norms, frozen or not
-# What its detectors have and no body alone does.
+BATCH_NORM_EPSILON = 1e-5  # of detectron2's batch norms, frozen or not
+# Prefixes that occur in detectors, but not in a body alone.
 DETECTOR = ("proposal_generator.", "head.cls_subnet.")
-# Rows of zeros for the background, which detectron2 has no deltas and no masks of.
+# Number of zero rows to add for the background, which has no box deltas and no masks in detectron2.
 BACKGROUND = {f"{BOX}.predictor.bbox_pred": 4, f"{MASK}.predictor.mask_fcn_logits": 1}
 
 
@@ -31,10 +31,10 @@ def _level(match: re.Match[str]) -> str:
 
 _BODY = r"(?:backbone\.)?(?:bottom_up\.)?"
 _BLOCK = rf"(?:{_BODY}|roi_heads\.)res([2-5])\.(\d+)\."
-# From its names to the family's.
+# From detectron2's names to maskrcnn-benchmark's, which this package uses.
 RULES: tuple[Rule, ...] = (
     (r".*\.num_batches_tracked$", None),
-    # The config has them; and the classes of ImageNet.
+    # Pixel statistics come from the config; the ImageNet classifier is not needed.
     (r"pixel_(mean|std)$", None),
     (r"stem\.fc\.", None),
     (rf"{_BODY}stem\.conv1\.norm\.", "backbone.body.stem.bn1."),
@@ -64,17 +64,17 @@ RULES: tuple[Rule, ...] = (
 
 
 def is_detectron2(names: Iterable[str]) -> bool:
-    """Whether a state dict with these names is detectron2's, a detector or a body."""
+    """Returns whether these names are those of a detectron2 detector or body."""
     return any(re.match(rf"{_BODY}stem\.conv1\.norm\.|{_BLOCK}", name) for name in names)
 
 
 def is_detector(names: Iterable[str]) -> bool:
-    """Whether one of detectron2's has more than a body."""
+    """Returns whether detectron2 weights contain more than a body."""
     return any(name.startswith(DETECTOR) for name in names)
 
 
 def background_first(found: dict[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Its classes are 0 to C - 1, then the background; here that is 0, and they are 1 to C."""
+    """Moves the background from last to first: detectron2's classes 0..C - 1 become 1..C."""
     for place, value in found.items():
         layer = place.rpartition(".")[0]
         if value.dim() != expected[place].dim():

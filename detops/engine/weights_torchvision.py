@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torchvision's weights: its names, its class 0, and the files that it publishes."""
+"""torchvision weights: their names, the RetinaNet's class 0, and the published files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DETECTORS = tuple(
 )
 BODIES = tuple(f"resnet{layers}" for layers in (18, 34, 50, 101, 152))
 BODIES += "resnext50_32x4d", "resnext101_32x8d"
-BATCH_NORM_EPSILON = 1e-5  # of its BatchNorm2d and FrozenBatchNorm2d
-COCO_EPSILON = 0.0  # of the detectors that it publishes as COCO_V1
+BATCH_NORM_EPSILON = 1e-5  # of torchvision's BatchNorm2d and FrozenBatchNorm2d
+COCO_EPSILON = 0.0  # of detectors published as COCO_V1
 
 
 def is_published(source: str | Path) -> bool:
-    """Whether this names weights that torchvision publishes, and no file that is there.
+    """Returns whether this names weights published by torchvision, and no existing file.
 
     >>> is_published("torchvision/fasterrcnn_resnet50_fpn")
     True
@@ -36,20 +36,20 @@ def is_published(source: str | Path) -> bool:
 
 
 def published_weights(source: str) -> tuple[dict[str, Any], float]:
-    """The weights that torchvision publishes for one of its networks.
+    """Loads the weights that torchvision publishes for one of its networks.
 
-    torchvision's own loader downloads them once, into the cache of torch.hub, and compares what it
-    downloads with the digest in the file's name. A file that is in the cache is taken from there.
+    torchvision's loader downloads a file only if it is not in the torch.hub cache, and compares the
+    download with the digest in the file's name.
 
     Args:
-        source: ``torchvision/`` and the network's name, one of `DETECTORS` and `BODIES`.
+        source: ``torchvision/`` followed by the name of a network in `DETECTORS` or `BODIES`.
 
     Returns:
-        The state dict, and what its frozen batch norms add to the variance.
+        The state dict, and the epsilon that its frozen batch norms add to the variance.
 
     Raises:
-        CheckpointError: the name is none of these, or the file is neither in the cache nor to be
-            had from its address; the message says where to put it.
+        CheckpointError: the name is unknown, or the file is neither cached nor downloadable; the
+            message contains the expected path.
         DamagedCheckpointError: the file in the cache is damaged.
     """
     network = source.removeprefix(PREFIX)
@@ -63,41 +63,44 @@ def published_weights(source: str) -> tuple[dict[str, Any], float]:
 
 
 def newest_weights(network: str) -> Any:
-    """The entry of torchvision's enumeration of a network's weights that it recommends."""
+    """Returns the weights that torchvision recommends for a network, as an enumeration entry."""
     from torchvision.models import get_model_weights
 
-    # mypy: an enumeration, of which DEFAULT is a member.
+    # mypy: DEFAULT is a member of the enumeration.
     return get_model_weights(network).DEFAULT  # type: ignore[attr-defined]
 
 
 def cached_file(weights: Any) -> Path:
-    """Where torchvision keeps a file of weights that it has downloaded."""
+    """Returns the path at which torchvision caches a downloaded weights file."""
     return Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
 
 
 @contextmanager
 def loading(source: str, weights: Any) -> Iterator[None]:
-    """A block in which torchvision loads weights: errors name their source and their file."""
+    """Adds the source and the file to errors raised while torchvision loads weights."""
     try:
-        # The loader tells on stdout that it downloads, where the results of a command go.
+        # The loader reports downloads on stdout, which is reserved for the results of a command.
         with redirect_stdout(sys.stderr):
             yield
     except OSError as error:
         raise CheckpointError(
             f"{source}: cannot be downloaded ({error}): put {weights.url} at {cached_file(weights)}"
         ) from error
-    # A damaged file fails in many ways, as in `read_file`.
+    # A damaged file can raise errors of many types, as in `read_file`.
     except Exception as error:
         raise damaged(cached_file(weights), first_line(error)) from error
 
 
 def rules(names: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """From the names of torchvision, old and new, to the family's; all others are the family's.
+    """Returns rules from torchvision's names, old and new, to maskrcnn-benchmark's.
+
+    Names that no rule matches are already maskrcnn-benchmark's.
 
     Args:
-        names: those of a state dict, of which the levels of a pyramid are counted.
+        names: names of a state dict, used to count the levels of a pyramid.
     """
-    # torchvision counts a pyramid's levels from its finest, the family by the stages of the body.
+    # torchvision numbers the levels of a pyramid from its finest, maskrcnn-benchmark by the stages
+    # of the body.
     levels = sum(re.match(r"backbone\.fpn\.inner_blocks\..*weight", k) is not None for k in names)
 
     def level(match: re.Match[str]) -> str:
@@ -109,7 +112,7 @@ def rules(names: Mapping[str, Any]) -> tuple[Rule, ...]:
 
     box, mask, keypoint = (f"roi_heads.{head}" for head in ("box", "mask", "keypoint"))
     return (
-        # Counters of batch norm, and the classes of ImageNet.
+        # Batch norm counters, and the ImageNet classifier.
         (r".*\.num_batches_tracked$", None),
         (r"fc\.", None),
         # The body, alone or in a detector.
@@ -141,12 +144,12 @@ def rules(names: Mapping[str, Any]) -> tuple[Rule, ...]:
 def drop_class_0(
     found: dict[str, Tensor], state: Mapping[str, Any], expected: Mapping[str, Tensor]
 ) -> None:
-    """Takes out of a RetinaNet the logits of a class 0 that the model does not have.
+    """Removes the logits of a RetinaNet's class 0 if the model does not have that class.
 
     Args:
-        found: the file's tensors under the model's names; changed in place.
-        state: the file's, under its own.
-        expected: the model's.
+        found: the file's tensors under the model's names; modified in place.
+        state: the file's tensors under their own names.
+        expected: the model's tensors.
     """
     deltas = expected.get("rpn.head.bbox_pred.bias")
     if "head.classification_head.cls_logits.bias" not in state or deltas is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detectors as files that run elsewhere."""
+"""Export of detectors to files for other runtimes."""
 
 from .load import load as load
 from .program import program as program

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What was exported, as a detector again."""
+"""Loading of exported detectors."""
 
 import os
 import zipfile
@@ -21,21 +21,21 @@ class Exported(Module):
     """A detector from a file.
 
     Args:
-        run: one image ``[3, h, w]`` to its detections.
-        about: the texts that were kept in the file.
+        run: maps one image ``[3, h, w]`` to its detections.
+        about: the texts stored in the file.
     """
 
     def __init__(self, run: Run, about: dict[str, str]) -> None:
         super().__init__()
-        # In a tuple: a graph would become a part of this module, and refuses eval() and to().
+        # In a tuple: as a submodule, a graph would raise on eval() and to().
         self._run = (run,)
         self.about = about
 
     def forward(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
-        """Images ``[3, h, w]``, RGB in 0..1, to a dict of detections each.
+        """Maps images ``[3, h, w]``, RGB in 0..1, to a dict of detections each.
 
         Raises:
-            RuntimeError: the graph refuses an image, say for its size, or fails on it.
+            RuntimeError: the graph rejects an image, for instance its size, or fails on it.
         """
         return [self._detect(image) for image in images]
 
@@ -44,31 +44,31 @@ class Exported(Module):
             return self._run[0](image)
         except (MemoryError, RuntimeError):
             raise
-        # A graph's guards are AssertionErrors, and ONNX Runtime's errors have no type in common.
+        # Guards of a graph raise AssertionError. ONNX Runtime's errors have no common base class.
         except Exception as error:
             why = (str(error) or type(error).__name__).splitlines()[0]
             if isinstance(error, AssertionError):
-                why = "its graph was not made for such a size"  # instead of the guard, a formula
+                why = "its graph was not made for such a size"  # the guard itself is a formula
             raise RuntimeError(
                 f"the exported detector refuses an image of shape {list(image.shape)}: {why}"
             ) from error
 
 
 def load(file: str | Path) -> Exported:
-    """A detector from a file of :func:`pt2`, :func:`aoti` or :func:`onnx`.
+    """Loads a detector from a file of :func:`pt2`, :func:`aoti` or :func:`onnx`.
 
-    It is called as the detector was, with a list of images, and gives a list of dicts. An ONNX file
-    runs on the CPU in ONNX Runtime.
+    It is called like the original detector, with a list of images, and returns a list of dicts. An
+    ONNX file runs on the CPU in ONNX Runtime.
 
     Args:
-        file: its name ends in ``.pt2`` or ``.onnx``.
+        file: path that ends in ``.pt2`` or ``.onnx``.
 
     Returns:
-        An ``nn.Module`` whose ``about`` has the texts that were kept in the file.
+        An ``nn.Module``. Its attribute ``about`` holds the texts stored in the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it has another ending, or is damaged.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file has another ending, or is damaged.
         ModuleNotFoundError: onnxruntime is not installed.
 
     Example:
@@ -83,7 +83,7 @@ def load(file: str | Path) -> Exported:
         return _load_onnx(path)
     try:
         return _load_pt2(path)
-    # Of whatever first misses something.
+    # The type depends on the code that first fails on a damaged file.
     except Exception as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
@@ -97,18 +97,18 @@ def _load_pt2(path: Path) -> Exported:
     if compiled:
         package = torch._inductor.aoti_load_package(str(path))
         return Exported(package, package.get_metadata())
-    about = {"names": ""}  # all there are come into it, but not if it is empty
+    about = {"names": ""}  # PyTorch adds all extra files, but only if the dict is not empty
     graph = torch.export.load(str(path), extra_files=about).module()
     return Exported(graph, {key: text for key, text in about.items() if text})
 
 
 def onnxruntime() -> Any:
-    """ONNX Runtime; unless the user says otherwise it must not tell its makers of its use.
+    """Imports ONNX Runtime, with its telemetry off unless the user has set it.
 
     Raises:
         ModuleNotFoundError: it is not installed.
     """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when it starts
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read at import
     import onnxruntime
 
     return onnxruntime
@@ -118,7 +118,7 @@ def _load_onnx(path: Path) -> Exported:
     runtime = onnxruntime()
     try:
         session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    # Its errors have nothing in common with each other.
+    # ONNX Runtime's errors have no common base class.
     except Exception as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
     (image,) = (given.name for given in session.get_inputs())

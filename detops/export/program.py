@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A detector as one graph of PyTorch, for an image of any size."""
+"""A detector as one PyTorch graph, for an image of any size."""
 
 import torch
 from torch import Tensor, nn
@@ -9,27 +9,27 @@ FIRST = ("boxes", "labels", "scores")
 
 
 class OneImage(nn.Module):
-    """A detector that takes one image, not a list of them, and gives tensors in a fixed order."""
+    """A detector that accepts one image instead of a list, and returns tensors in a fixed order."""
 
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
         self.detector = detector
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        """``[3, h, w]`` to the detections of that image: boxes, labels, scores, then the rest."""
+        """Maps ``[3, h, w]`` to the detections of that image: boxes, labels, scores, the rest."""
         (found,) = self.detector([image])
         return {key: found[key] for key in FIRST if key in found} | found
 
 
 def program(detector: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:
-    """The graph of a detector in inference, from an image ``[3, h, w]`` to its detections.
+    """Traces the inference graph of a detector, from an image ``[3, h, w]`` to its detections.
 
     Args:
-        detector: in eval mode; what takes a list of images and gives a list of dicts.
-        size: (height, width) of the only images that it will take; None: any.
+        detector: in eval mode; maps a list of images to a list of dicts.
+        size: (height, width) of the only images that the graph accepts; None for any size.
 
     Returns:
-        What ``torch.export.export`` gives; its outputs are a dict.
+        The result of ``torch.export.export``; its outputs are a dict.
 
     Raises:
         ValueError: the detector is in training mode.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detectors for PyTorch alone: as a graph, and compiled, which needs no Python."""
+"""Export to PyTorch, as a graph or as compiled code that runs without Python."""
 
 import warnings
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from torch import nn
 
 from .program import program
 
-# Inductor takes the result of a convolution for contiguous where the batch is a size that values
-# decide, and oneDNN gives channels last: heads after RoIAlign would read their features transposed.
-# With the sizes' own order, both are contiguous.
+# If the batch size depends on values, Inductor assumes that convolutions return contiguous tensors,
+# but oneDNN returns channels_last: heads after RoIAlign would read their features transposed.
+# Without layout optimization, both are contiguous.
 CONFIG = {"layout_optimization": False}
 
 
@@ -22,18 +22,19 @@ def pt2(
     size: tuple[int, int] | None = None,
     about: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a detector as a graph of PyTorch, with its weights.
+    """Exports a detector to a PyTorch graph with its weights.
 
-    :func:`detops.export.load` reads it, and so does ``torch.export.load`` where detops is imported.
+    :func:`detops.export.load` loads the file, and so does ``torch.export.load`` if detops is
+    imported.
 
     Args:
-        detector: in eval mode; it runs on the device where it is now.
-        file: where to, a name that ends in ``.pt2``.
-        size: (height, width) of the only images that it will take; None: any.
-        about: texts by name that are kept in the file.
+        detector: in eval mode; the graph runs on the current device of the detector.
+        file: path of the file to write, ending in ``.pt2``.
+        size: (height, width) of the only images that the graph accepts; None for any size.
+        about: texts by name, stored in the file.
 
     Raises:
-        ValueError: the detector is in training mode, or the file has another ending.
+        ValueError: the detector is in training mode, or the file does not end in ``.pt2``.
 
     Example:
         >>> model = detops.modeling.build_detection_model(detops.config.load_config())
@@ -43,7 +44,7 @@ def pt2(
     _check(file, "pt2")
     graph = program(detector, size)
     with warnings.catch_warnings():
-        # Weights in channels last are whole.
+        # Wrong for weights in channels_last, which are complete.
         warnings.filterwarnings("ignore", "No complete tensor found")
         torch.export.save(graph, str(file), extra_files=dict(about or {}))
 
@@ -54,21 +55,21 @@ def aoti(
     size: tuple[int, int] | None = None,
     about: Mapping[str, str] | None = None,
 ) -> None:
-    """Compiles a detector to machine code with AOTInductor, and writes that and its weights.
+    """Compiles a detector to machine code with AOTInductor, and writes it with its weights.
 
-    :func:`detops.export.load` reads it; a C++ program that links ``detops::detops`` runs it with
-    PyTorch's ``AOTIModelPackageLoader``, without Python. It runs with the PyTorch that wrote it, on
-    processors with the same vector instructions.
+    :func:`detops.export.load` loads the file. A C++ program that links ``detops::detops`` runs it
+    with PyTorch's ``AOTIModelPackageLoader``, without Python. The file requires the version of
+    PyTorch that wrote it, and a processor with the same vector instructions.
 
     Args:
-        detector: in eval mode; it runs on the device where it is now.
-        file: where to, a name that ends in ``.pt2``.
-        size: (height, width) of the only images that it will take; None: any.
-        about: texts by name that are kept in the file.
+        detector: in eval mode; the compiled code runs on the current device of the detector.
+        file: path of the file to write, ending in ``.pt2``.
+        size: (height, width) of the only images that the code accepts; None for any size.
+        about: texts by name, stored in the file.
 
     Raises:
-        ValueError: the detector is in training mode, or the file has another ending.
-        RuntimeError: there is no C++ compiler.
+        ValueError: the detector is in training mode, or the file does not end in ``.pt2``.
+        RuntimeError: no C++ compiler was found.
 
     Example:
         >>> model = detops.modeling.build_detection_model(detops.config.load_config())

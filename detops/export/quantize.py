@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detectors in ONNX that compute in 8 bits."""
+"""Quantization of ONNX detectors to 8 bits."""
 
 import tempfile
 from collections.abc import Iterable
@@ -12,31 +12,30 @@ from torch import Tensor
 from .load import onnxruntime
 
 QUANTIZED = ["Conv", "ConvTranspose", "Gemm"]
-# Layers that give coordinates and scores: small, and worth all their digits.
+# Layers that output coordinates and scores: small, and worth full precision.
 PREDICTIONS = ("cls_logits", "bbox_pred", "cls_score", "mask_fcn_logits", "kps_score_lowres")
 COLOURS = 3
 
 
 def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> None:
-    """Writes a detector in ONNX that computes in 8 bits, from one in float32.
+    """Quantizes a float32 detector in ONNX to 8 bits.
 
     Static quantization by ONNX Runtime, "Integer Quantization for Deep Learning Inference" (Wu et
-    al., 2020), sections 3 and 5: weights have a scale per output channel, activations a scale and a
-    zero point from the smallest and the largest numbers of the images, on average over them. Body,
-    pyramid and heads are quantized; the first layer and those that give coordinates and scores are
-    not. ONNX Runtime and OpenVINO run
-    the file; it is worth it on processors that multiply 8-bit integers (AVX-512 VNNI, AMX, and
-    their like on ARM).
+    al., 2020), sections 3 and 5. Weights have a scale per output channel. Activations have a scale
+    and a zero point from their minimum and maximum in each image, averaged over the images. Body,
+    pyramid and heads are quantized; the first layer and those that output coordinates and scores
+    are not. ONNX Runtime and OpenVINO run the file. It is faster on processors that multiply 8-bit
+    integers (AVX-512 VNNI, AMX, and their equivalents on ARM).
 
     Args:
-        source: a file of :func:`detops.export.onnx`.
-        file: where to, a name that ends in ``.onnx``.
-        images: a few dozen, like those that it will see, float ``[3, h, w]``, RGB in 0..1; where
-            images are cut into tiles, tiles. Those in which nothing is found are left out: a head
-            sees nothing of them.
+        source: a file written by :func:`detops.export.onnx`.
+        file: path of the file to write, ending in ``.onnx``.
+        images: a few dozen typical images, float ``[3, h, w]``, RGB in 0..1; tiles if images are
+            cut into tiles. Images without detections are skipped: they contribute nothing to the
+            heads.
 
     Raises:
-        ValueError: nothing is found in any of the images, or ``file`` has another ending.
+        ValueError: no image has a detection, or ``file`` does not end in ``.onnx``.
         ModuleNotFoundError: onnx and onnxruntime are not installed.
 
     Example:
@@ -60,7 +59,7 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
             return next(left, None)
 
     with tempfile.TemporaryDirectory() as folder:
-        # Constants are folded: weights that are computed are no weights to the quantizer.
+        # Folds constants: the quantizer does not recognise computed weights as weights.
         folded = Path(folder) / "folded.onnx"
         quantization.quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         graph = onnx.load(folded).graph

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Detectors for ONNX Runtime and OpenVINO."""
+"""Export to ONNX, for ONNX Runtime and OpenVINO."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,25 +20,25 @@ def onnx(
     opset_version: int = OPSET,
     about: Mapping[str, str] | None = None,
 ) -> Any:
-    """Writes a detector in standard operators of ONNX.
+    """Exports a detector to standard operators of ONNX.
 
-    The model takes one ``image``, float ``[3, h, w]``, RGB in 0..1, and gives ``boxes``,
-    ``labels``, ``scores`` and what else the detector finds, as it does in PyTorch. Its weights are
-    in the file.
+    The model has one input, ``image``, float ``[3, h, w]``, RGB in 0..1. Its outputs are ``boxes``,
+    ``labels``, ``scores`` and any further results of the detector, as in PyTorch. The file contains
+    the weights.
 
     Args:
         detector: in eval mode, on the CPU, in float32.
-        file: where to; None: nowhere.
-        size: (height, width) of the only images that it will take; None: any.
-        opset_version: of ONNX, 20 or later.
-        about: texts by name that are kept in the file, as its ``metadata_props``.
+        file: path of the file to write; None writes none.
+        size: (height, width) of the only images that the model accepts; None for any size.
+        opset_version: version of the ONNX operators, 20 or later.
+        about: texts by name, stored in the file as its ``metadata_props``.
 
     Returns:
         The ``torch.onnx.ONNXProgram``.
 
     Raises:
         ValueError: the detector is in training mode, or ``opset_version`` is below 20.
-        NotImplementedError: it uses an op that has no form in ONNX; names it.
+        NotImplementedError: an op cannot be exported to ONNX; the message names it.
         ModuleNotFoundError: onnx and onnxscript are not installed.
 
     Example:

@@ -1,4 +1,4 @@
-"""The detector: parts that take built parts, and factories that read the config."""
+"""The detector: modules built from other modules, and factories that read the config."""
 
 from .build import build_detection_model
 from .generalized_rcnn import GeneralizedRCNN

@@ -1,15 +1,15 @@
-"""Draws the boxes that a loss is computed on."""
+"""Sampling of the boxes that a loss is computed on."""
 
 import torch
 from torch import Tensor
 
 
 class BalancedSampler:
-    """At most ``batch_size_per_image`` boxes, at most ``positive_fraction`` of them positive.
+    """Samples up to ``batch_size_per_image`` boxes, up to ``positive_fraction`` of them positive.
 
-    "Fast R-CNN" (Girshick, 2015), section 2.3. Each box draws a lot, and the lowest win. So a box
-    more or less, for which a rounding error is enough, changes one lot and not all that follow:
-    runs that ought to be equal, such as those of one and of two processes, stay close.
+    "Fast R-CNN" (Girshick, 2015), section 2.3. Each box gets a random number, and the lowest are
+    chosen. A rounding error that adds or removes a box therefore changes one number and not all
+    that follow: runs that should be equal, such as with one process and with two, stay close.
     """
 
     def __init__(self, batch_size_per_image: int, positive_fraction: float) -> None:
@@ -22,16 +22,16 @@ class BalancedSampler:
         generator: torch.Generator | None = None,
         boxes: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Draws from one image.
+        """Samples the boxes of one image.
 
         Args:
-            labels: ``[N]``: at least 1 positive, 0 negative, below 0 not to be drawn.
-            generator: of the random numbers; torch's default one if None.
-            boxes: ``[N, 4]`` in pixels. If given, lots go by place; otherwise by index, for boxes
-                that are the same every time.
+            labels: ``[N]``: 1 or more for positives, 0 for negatives, below 0 for ignored boxes.
+            generator: generator of the random numbers; torch's default one if None.
+            boxes: ``[N, 4]`` in pixels. If given, random numbers belong to positions; otherwise to
+                indices, for boxes that are the same every time.
 
         Returns:
-            indices of the drawn positives and negatives, each ascending.
+            Indices of the sampled positives and negatives, each ascending.
         """
         if boxes is None:
             lots = torch.rand(labels.shape, generator=generator, device=labels.device)
@@ -45,14 +45,14 @@ class BalancedSampler:
 
 
 def lots_of(boxes: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Random numbers int64 ``[N]`` that boxes ``[N, 4]`` of the same whole pixels have in common.
+    """Returns random int64 ``[N]``, equal for boxes ``[N, 4]`` that round to the same pixels.
 
     Multiplicative hashing, Knuth, "The Art of Computer Programming", volume 3, section 6.4.
     """
     seed = torch.randint(2**62, (), generator=generator, device=boxes.device)
     lots = seed.expand(boxes.size(0))
     for coordinate in boxes.nan_to_num().round().long().unbind(dim=1):
-        # 2^64 over the golden ratio, as a signed number. The upper half is the better mixed one.
+        # 2^64 over the golden ratio, as a signed integer. The upper half is mixed better.
         lots = (lots ^ coordinate) * -7046029254386353131
         lots = lots ^ (lots >> 32)
     return lots

@@ -1,4 +1,4 @@
-"""Checks of what a detector is called with."""
+"""Validation of the inputs of a detector."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Target = dict[str, Any]
 
 
 def check_images(images: Sequence[Tensor]) -> None:
-    """Refuses images of another form than floating point ``[3, h, w]``."""
+    """Rejects images other than floating-point ``[3, h, w]``."""
     if not isinstance(images, list | tuple | Tensor):
         raise ValueError(f"images: expected a list of tensors, got {type(images).__name__}")
     if len(images) == 0:
@@ -34,7 +34,7 @@ def check_targets(
     with_masks: bool = False,
     num_keypoints: int = 0,
 ) -> None:
-    """Refuses targets that do not fit; see :class:`~detops.modeling.GeneralizedRCNN`."""
+    """Rejects invalid targets; see :class:`~detops.modeling.GeneralizedRCNN`."""
     if targets is None or len(targets) != len(images):
         given = "None" if targets is None else str(len(targets))
         raise ValueError(f"targets: expected one per image ({len(images)}), got {given}")

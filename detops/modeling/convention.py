@@ -1,4 +1,4 @@
-"""What a box, a pooled region and a resized image are: as here, or as where weights come from."""
+"""Conventions for boxes, RoI pooling and resizing: detops' own and those of other packages."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,21 +24,21 @@ from .symbolic import exporting, larger, smaller, surely
 
 
 class Convention:
-    """This package's, which is torchvision's: a box ends before its second corner.
+    """The convention of detops and torchvision: a box ends before its second corner.
 
-    Inside a detector boxes have this form whatever the convention. Another one has its say where
-    something is read or cut by them.
+    Boxes inside a detector always have this form. Other conventions override the steps that pool,
+    clip or paste by them.
     """
 
-    # In pixels: what clipping leaves of a box that lies beside the image is no detection.
+    # Minimum side in pixels: drops what clipping leaves of a box outside the image.
     least_side = 0.01
     # See :func:`detops.roi_align`.
     aligned = False
-    # Of a level's canonical scale.
+    # Factor on the canonical scale of the levels.
     scale_factor = 1.0
 
     def cell_anchors(self, sizes: Sequence[float], aspect_ratios: Sequence[float]) -> Tensor:
-        """Anchors centred on (0, 0), in whole pixels, ratio by ratio.
+        """Returns anchors centred on (0, 0), in whole pixels, ordered by ratio, then by size.
 
         Args:
             sizes: square roots of the areas, in pixels.
@@ -54,40 +54,43 @@ class Convention:
         return (torch.stack([-width, -height, width, height], dim=1) / 2).round()
 
     def large(self, boxes: Tensor, side: float) -> Tensor:
-        """Indices of the boxes ``[N, 4]`` whose sides are both at least ``side`` pixels.
+        """Returns the indices of boxes ``[N, 4]`` with both sides at least ``side`` pixels.
 
-        A NaN is not: such a box is left out, too.
+        Boxes with NaN are excluded.
         """
         return remove_small_boxes(boxes, side)
 
     def clip(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """Boxes ``[..., 4]`` inside an image of (height, width)."""
+        """Clips boxes ``[..., 4]`` to an image of (height, width)."""
         return clip_boxes_to_image(boxes, size)
 
     def clip_dense(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """The same of a RetinaNet's boxes, before they are thinned."""
+        """Clips the boxes of a RetinaNet, before NMS."""
         return self.clip(boxes, size)
 
     def corners(self, boxes: Tensor) -> Tensor:
-        """What stands for boxes ``[N, 4]`` where masks and keypoints are put into them."""
+        """Converts boxes ``[N, 4]`` to the corners that masks and keypoints are placed between."""
         return boxes
 
     def boxes(self, corners: Tensor) -> Tensor:
-        """The inverse of :meth:`corners`."""
+        """Inverts :meth:`corners`."""
         return corners
 
     def in_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
-        """Corners that were moved from the batch into an image of (height, width)."""
+        """Clips corners that were scaled from the batch to an image of (height, width)."""
         return clip_boxes_to_image(corners, size)
 
     def visible(self, detection: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those detections, boxes as :meth:`in_image` gives them, that are given back: all."""
+        """Selects the detections to return, with boxes from :meth:`in_image`: all of them."""
         return detection
 
     def paste(
         self, masks: Tensor, corners: Tensor, size: tuple[int, int], threshold: float
     ) -> Tensor:
-        """Masks ``[K, 1, M, M]`` in an image of (height, width): see ``modeling/paste.py``."""
+        """Pastes masks ``[K, 1, M, M]`` into an image of (height, width).
+
+        See ``modeling/paste.py``.
+        """
         return paste_masks(masks, corners, size, threshold)
 
     def pool(
@@ -100,7 +103,7 @@ class Convention:
         canonical_scale: float,
         canonical_level: int,
     ) -> Tensor:
-        """See :func:`detops.multiscale_roi_align`."""
+        """Pools boxes; see :func:`detops.multiscale_roi_align`."""
         return multiscale_roi_align(
             features,
             list(boxes),
@@ -115,9 +118,10 @@ class Convention:
     def resize(
         self, image: Tensor, normalise: Callable[[Tensor], Tensor], small: int, large: int
     ) -> Tensor:
-        """An image ``[3, h, w]``, RGB in 0..1, normalised, with a shorter side of ``small`` pixels.
+        """Normalises and resizes an image ``[3, h, w]``, RGB in 0..1.
 
-        The longer one has at most ``large``; if ``small`` is 0, the size stays.
+        The shorter side gets ``small`` pixels, the longer side at most ``large``. If ``small`` is
+        0, the size is kept.
         """
         image = normalise(image)
         height, width = image.shape[1:]
@@ -131,16 +135,16 @@ class Convention:
 
 
 class ResizedByPillow(Convention):
-    """An image is resized as Pillow does it: bytes to bytes, and smoothed."""
+    """Base of conventions that resize images with Pillow: in 8 bits, with antialiasing."""
 
     def _sides(self, height: int, width: int, small: int, large: int) -> tuple[int, int]:
-        """An image's in pixels: the shorter one ``small``, the longer one at most ``large``."""
+        """Returns (height, width): the shorter one ``small``, the longer one at most ``large``."""
         raise NotImplementedError
 
     def resize(
         self, image: Tensor, normalise: Callable[[Tensor], Tensor], small: int, large: int
     ) -> Tensor:
-        """As Pillow resizes the 8-bit image that this was."""
+        """Converts the image to 8 bits, resizes it as Pillow does, and normalises it."""
         height, width = image.shape[1:]
         size = self._sides(height, width, small, large) if small else (height, width)
         if exporting():
@@ -150,7 +154,7 @@ class ResizedByPillow(Convention):
         if same:
             return normalise(image)
         pixels = (image * 255).round().clamp(0, 255)
-        if torch.compiler.is_compiling():  # a graph knows no Pillow
+        if torch.compiler.is_compiling():  # a graph cannot call Pillow
             resized = F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
         else:
             resized = _by_pillow(pixels, size)
@@ -158,32 +162,32 @@ class ResizedByPillow(Convention):
 
 
 class MaskRCNNBenchmark(ResizedByPillow):
-    """maskrcnn-benchmark's: a box contains its second corner, x2 being its last pixel.
+    """The convention of maskrcnn-benchmark: x2 and y2 are inclusive, the last pixel of a box.
 
-    A width there is x2 - x1 + 1, the same as here, so that overlaps, deltas and areas agree. What
-    differs: regions are pooled from x1 to the last pixel instead of the end of the box; clipped
-    boxes keep a pixel of the image; masks, keypoints and the way back into the image work on the
-    last pixel; images are resized as Pillow does it, bytes to bytes and smoothed. A box whose IoU
-    equals the threshold of NMS stays, as with its CUDA code.
+    Its widths, x2 - x1 + 1, equal the widths here, so overlaps, deltas and areas agree. The
+    differences: regions are pooled from x1 to the last pixel instead of the end of the box; clipped
+    boxes keep a pixel of the image; masks, keypoints and the conversion to the image use the last
+    pixel; images are resized as in Pillow, in 8 bits with antialiasing. A box whose IoU equals the
+    NMS threshold is kept, as in its CUDA code.
     """
 
     def clip(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """No box loses its last pixel."""
+        """Clips boxes to the image, leaving each at least one pixel."""
         height, width = size
         first = boxes.new_tensor([0, 0, 1, 1])
         last = boxes.new_tensor([width - 1, height - 1, width, height])
         return boxes.clamp(first, last)
 
     def corners(self, boxes: Tensor) -> Tensor:
-        """The second corner is the last pixel."""
+        """Subtracts 1 from x2 and y2: the second corner is the last pixel."""
         return boxes - boxes.new_tensor([0, 0, 1, 1])
 
     def boxes(self, corners: Tensor) -> Tensor:
-        """The inverse of :meth:`corners`."""
+        """Inverts :meth:`corners`."""
         return corners + corners.new_tensor([0, 0, 1, 1])
 
     def in_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
-        """They stay as they are."""
+        """Returns the corners unchanged."""
         return corners
 
     def pool(
@@ -196,13 +200,16 @@ class MaskRCNNBenchmark(ResizedByPillow):
         canonical_scale: float,
         canonical_level: int,
     ) -> Tensor:
-        """Each level by itself: it is chosen by the whole box, which the pooling does not see."""
+        """Pools level by level.
+
+        The level depends on the whole box, but pooling ends at its last pixel.
+        """
         rois = as_rois("roi_align", [self.corners(b) for b in boxes])
         if len(scales) == 1:
             return roi_align(features[0], rois, output_size, scales[0], sampling_ratio)
         size = torch.cat(list(boxes)).unflatten(1, (2, 2)).diff(dim=1)
         side = size.prod(dim=2).squeeze(1).sqrt()
-        # By the scales as they are; "Feature Pyramid Networks" (Lin et al., 2017), equation 1.
+        # Levels from the given scales: "Feature Pyramid Networks" (Lin et al., 2017), equation 1.
         finest, coarsest = (-int(math.log2(s)) for s in (scales[0], scales[-1]))
         wanted = (side / canonical_scale + 1e-6).log2() + canonical_level
         level = wanted.floor().clamp(finest, coarsest).long() - finest
@@ -215,7 +222,7 @@ class MaskRCNNBenchmark(ResizedByPillow):
         return pooled
 
     def _sides(self, height: int, width: int, small: int, large: int) -> tuple[int, int]:
-        """The shorter one becomes ``small`` before the longer one is bounded."""
+        """Reduces ``small`` until the longer side fits, then rounds the longer side down."""
         shorter, longer = min(height, width), max(height, width)
         if longer / shorter * small > large:
             small = round(large * shorter / longer)
@@ -227,24 +234,25 @@ class MaskRCNNBenchmark(ResizedByPillow):
 
 
 class Detectron2(ResizedByPillow):
-    """detectron2's: boxes as here, sampled and cut with half a pixel more care.
+    """The convention of detectron2: boxes as here, but half-pixel accurate pooling and pasting.
 
-    What differs: anchors are not rounded, and several sizes are counted before the ratios; regions
-    are pooled `aligned`; a level's border has no epsilon; proposals need sides above the minimum,
-    detections may be as small as they are, and those without area fall at the very end, when the
-    limit of detections has counted them; RetinaNet's boxes are thinned unclipped; masks are put
-    into boxes that are not moved to whole pixels; images are resized as Pillow does it, their sides
-    rounded to the nearest.
+    The differences: anchors are not rounded, and are ordered by size, then by ratio; regions are
+    pooled with ``aligned=True``; the borders between levels have no epsilon; sides of proposals
+    must exceed the minimum; detections may be arbitrarily small, and those without area are dropped
+    at the very end, after the limit on detections has counted them; RetinaNet boxes are not clipped
+    before NMS; boxes are not moved to whole pixels before masks are pasted; images are resized as
+    in Pillow, with sides rounded to the nearest.
     """
 
     least_side = 0
     aligned = True
-    # detops.multiscale_roi_align adds 1e-6 to the level's logarithm; detectron2 adds what is lost
-    # in float32, whose rounding still lifts a side of 223.99998 to the level of 224: by 1e-7.
+    # detops.multiscale_roi_align adds 1e-6 to the logarithm of the level. The epsilon of detectron2
+    # is lost in float32, but rounding still lifts a side of 223.99998 to the level of 224, as an
+    # epsilon of 1e-7 would. The factor cancels the rest.
     scale_factor = 2**0.9e-6
 
     def cell_anchors(self, sizes: Sequence[float], aspect_ratios: Sequence[float]) -> Tensor:
-        """Anchors centred on (0, 0), size by size."""
+        """Returns anchors centred on (0, 0), ordered by size, then by ratio."""
         size = torch.tensor(sizes, dtype=torch.float64)[:, None]
         ratio = torch.tensor(aspect_ratios, dtype=torch.float64)
         width = (size**2 / ratio).sqrt()
@@ -252,30 +260,30 @@ class Detectron2(ResizedByPillow):
         return torch.cat([-corner, corner], dim=1).float()
 
     def large(self, boxes: Tensor, side: float) -> Tensor:
-        """A side that is equal to the minimum does not do."""
+        """Returns the indices of boxes ``[N, 4]`` with both sides above ``side`` pixels."""
         sides = boxes[:, 2:] - boxes[:, :2]
         return (sides > side).all(dim=1).nonzero().squeeze(1)
 
     def clip_dense(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """They are clipped in the image alone."""
+        """Returns the boxes unchanged: they are only clipped in the original image."""
         return boxes
 
     def visible(self, detection: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those that have an area."""
+        """Selects the detections whose boxes have an area."""
         rows = self.large(detection["boxes"], 0)
         return {key: value[rows] for key, value in detection.items()}
 
     def paste(
         self, masks: Tensor, corners: Tensor, size: tuple[int, int], threshold: float
     ) -> Tensor:
-        """See :func:`detops.paste_masks_in_image`."""
+        """Pastes masks; see :func:`detops.paste_masks_in_image`."""
         return paste_masks_in_image(masks, corners, size, threshold).unsqueeze(1)
 
     def _sides(self, height: int, width: int, small: int, large: int) -> tuple[int, int]:
-        """Rounded once, at the end."""
+        """Rounds both sides once, at the end."""
         scale = small / smaller(height, width)
         tall, wide = scale * height, scale * width
-        if not exporting():  # the shorter side is exactly that, where half a pixel decides
+        if not exporting():  # keeps the shorter side exact, which matters for rounding at .5
             tall, wide = (small, wide) if height < width else (tall, small)
         scale = smaller(1.0, large / larger(tall, wide))
         return larger(1, math.trunc(tall * scale + 0.5)), larger(1, math.trunc(wide * scale + 0.5))
@@ -295,7 +303,7 @@ CONVENTIONS = {
 
 
 def convention_of(cfg: Any) -> Convention:
-    """That of MODEL.CONVENTION."""
+    """Returns the convention that MODEL.CONVENTION names."""
     if cfg.MODEL.CONVENTION not in CONVENTIONS:
         raise ConfigError(
             f"MODEL.CONVENTION: expected one of {', '.join(CONVENTIONS)}, "

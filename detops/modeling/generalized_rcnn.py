@@ -1,4 +1,4 @@
-"""Images in, detections or losses out."""
+"""The whole network, from images to detections or losses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -14,32 +14,33 @@ from .views import View
 
 
 class GeneralizedRCNN(nn.Module):
-    """Body and pyramid, region proposals, heads: "Mask R-CNN" (He et al., 2017) and its kin.
+    """Backbone, region proposals and heads: "Mask R-CNN" (He et al., 2017) and related networks.
 
     Boxes are (x1, y1, x2, y2) in pixels, x2 and y2 exclusive: a width is x2 - x1, without the + 1
     of older detectors.
 
     Args:
-        backbone: ``[N, 3, H, W]`` to levels, finest first.
-        rpn: levels to proposals and losses.
-        roi_heads: levels and proposals to detections and losses; None: what ``rpn`` gives are the
+        backbone: maps ``[N, 3, H, W]`` to levels, finest first.
+        rpn: maps levels to proposals and losses.
+        roi_heads: maps levels and proposals to detections and losses. If None, ``rpn`` returns the
             detections.
-        pixel_mean: taken from each channel.
-        pixel_std: each channel is divided by it.
-        to_bgr255: mean and deviation are meant for BGR in 0..255, not RGB in 0..1.
-        min_size_train: shorter side that images are resized to; one of several at random; 0 leaves
-            them alone.
-        max_size_train: bound of the longer side.
-        min_size_test: as in training, one.
-        max_size_test: as in training.
-        size_divisibility: sides of the batch become multiples of it.
-        num_classes: background included; labels of targets must be below. None: not checked.
+        pixel_mean: subtracted from each channel.
+        pixel_std: divisor of each channel.
+        to_bgr255: mean and standard deviation are for BGR in 0..255 instead of RGB in 0..1.
+        min_size_train: shorter side that images are resized to, chosen at random from several; 0
+            keeps the size.
+        max_size_train: maximum of the longer side.
+        min_size_test: shorter side in inference, a single value.
+        max_size_test: maximum of the longer side in inference.
+        size_divisibility: H and W of the batch become multiples of it.
+        num_classes: number of classes, including background; labels of targets must be smaller.
+            None disables that check.
         with_masks: targets must have masks.
-        mask_threshold: least probability inside a mask; negative: masks stay 0 to 255.
-        num_keypoints: keypoints that an object of the targets must have.
-        convention: how images are resized, and what boxes become in the image.
-        views: other forms of an image, whose boxes are thinned together with its own; what else a
-            detection has is of the image itself.
+        mask_threshold: minimum probability inside a mask; if negative, masks keep values 0 to 255.
+        num_keypoints: keypoints that each object of the targets must have.
+        convention: determines how images are resized and how boxes are converted to the image.
+        views: other versions of an image, whose boxes go through NMS together with its own. Masks
+            and keypoints come from the image itself.
 
     Example:
         >>> model = detops.modeling.build_detection_model(detops.config.load_config())
@@ -51,7 +52,7 @@ class GeneralizedRCNN(nn.Module):
     pixel_std: Tensor
 
     if TYPE_CHECKING:
-        # No type tells the mode: with targets the call is that of training, whose result is losses.
+        # The type does not include the mode: a call with targets is typed as training.
 
         @overload
         def __call__(
@@ -89,7 +90,7 @@ class GeneralizedRCNN(nn.Module):
         self.backbone = backbone
         self.rpn = rpn
         self.roi_heads = roi_heads
-        # Not in the state_dict: checkpoints of the family do not carry them.
+        # Not in the state_dict: checkpoints of maskrcnn-benchmark do not contain them.
         for name, values in (("pixel_mean", pixel_mean), ("pixel_std", pixel_std)):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
         self.to_bgr255 = to_bgr255
@@ -105,25 +106,25 @@ class GeneralizedRCNN(nn.Module):
     def forward(
         self, images: Sequence[Tensor], targets: Sequence[Target] | None = None
     ) -> dict[str, Tensor] | list[Target]:
-        """The calling convention of torchvision's detectors.
+        """Computes losses in training and detections in inference, like torchvision's detectors.
 
         Args:
-            images: ``[3, h, w]``, RGB in 0..1, sizes may differ; of any floating point dtype.
-            targets: in training, per image ``boxes`` float ``[G, 4]`` in its pixels and ``labels``
-                int64 ``[G]`` from 1; G may be 0. For a mask head ``masks`` bool or uint8
-                ``[G, h, w]``; for a keypoint head ``keypoints`` float ``[G, n, 3]``, each
-                (x, y, visibility), visibility 0 for one that is not labelled. With a ``seed``, an
-                int, the image's random numbers (its size, the samples of the losses) follow from
-                that alone; otherwise they are those of torch's default generators.
+            images: ``[3, h, w]`` each, RGB in 0..1, of any floating-point dtype; sizes may differ.
+            targets: in training, per image ``boxes``, float ``[G, 4]`` in its pixels, and
+                ``labels``, int64 ``[G]`` from 1; G may be 0. A mask head needs ``masks``, bool or
+                uint8 ``[G, h, w]``; a keypoint head needs ``keypoints``, float ``[G, n, 3]`` as
+                (x, y, visibility), with visibility 0 for unlabelled ones. An int ``seed``
+                determines the random choices for the image (its size, the samples of the losses);
+                without it they use torch's default generators.
 
         Returns:
-            In training the losses by name; otherwise per image ``boxes`` ``[K, 4]`` in its pixels,
-            ``labels`` ``[K]`` and ``scores`` ``[K]``, best first; from a mask head ``masks`` bool
-            ``[K, 1, h, w]``; from a keypoint head ``keypoints`` ``[K, n, 3]`` as (x, y, 1) and
-            ``keypoints_scores`` ``[K, n]``.
+            In training, the losses by name. In inference, per image ``boxes`` ``[K, 4]`` in its
+            pixels, ``labels`` ``[K]`` and ``scores`` ``[K]``, best first. A mask head adds
+            ``masks``, bool ``[K, 1, h, w]``; a keypoint head adds ``keypoints`` ``[K, n, 3]`` as
+            (x, y, 1) and ``keypoints_scores`` ``[K, n]``.
 
         Raises:
-            ValueError: images or targets of another form; names which and what came.
+            ValueError: images or targets are invalid; the message names the item and its value.
         """
         check_images(images)
         if self.training:
@@ -164,7 +165,7 @@ class GeneralizedRCNN(nn.Module):
         return self._resize(image, small, large)
 
     def _look(self, images: Sequence[Tensor], sizes: Sequence[Sequence[int]]) -> list[Any]:
-        """Per image what the box head sees in each view, in pixels of images of these sizes."""
+        """Returns per image the box candidates of each view, in pixels of images of ``sizes``."""
         heads: Any = self.roi_heads
         found: list[list[Any]] = [[] for _ in images]
         for view in self.views:
@@ -191,7 +192,7 @@ class GeneralizedRCNN(nn.Module):
 
 
 def _with_generator(target: Target, device: torch.device) -> Target:
-    """Adds the generator of the image's random numbers, if the target has a seed."""
+    """Adds a random generator for the image if the target has a seed."""
     if "seed" not in target:
         return target
     return target | {"generator": torch.Generator(device).manual_seed(target["seed"])}

@@ -1,4 +1,4 @@
-"""Images of different sizes as one batch."""
+"""Batching of images of different sizes."""
 
 from functools import reduce
 from typing import NamedTuple
@@ -12,7 +12,11 @@ from .symbolic import larger
 
 
 class ImageList(NamedTuple):
-    """``tensors`` ``[N, 3, H, W]``, channels_last; ``sizes`` the (height, width) of each inside."""
+    """A padded batch.
+
+    ``tensors`` is ``[N, 3, H, W]`` in channels_last. ``sizes`` has the (height, width) of each
+    image within it.
+    """
 
     tensors: Tensor
     sizes: list[tuple[int, int]]
@@ -21,13 +25,14 @@ class ImageList(NamedTuple):
 def to_image_list(
     images: list[Tensor], size_divisibility: int = 0, across_processes: bool = False
 ) -> ImageList:
-    """Pads ``[3, h, w]`` images with zeros, right and below, to one common size.
+    """Pads images ``[3, h, w]`` with zeros, at the right and the bottom, to a common size.
 
     Args:
         images: at least one.
-        size_divisibility: H and W become multiples of it; 0 asks for nothing.
-        across_processes: the size is common to all processes. The padding shows in what the
-            network makes of an image, and they wait for the one with the largest images anyway.
+        size_divisibility: H and W become multiples of it; 0 for no constraint.
+        across_processes: use the same size in all processes. Padding affects the results of the
+            network, and the processes synchronise with the slowest one anyway, which has the
+            largest images.
     """
     step = max(1, size_divisibility)
     height, width = (
@@ -39,7 +44,7 @@ def to_image_list(
         height, width = maximum(size).tolist()
     sizes = [(image.shape[-2], image.shape[-1]) for image in images]
     if torch.compiler.is_compiling():
-        # A slice of the batch would ask whether it is the whole.
+        # Slicing the batch would add a guard on whether the slice is the whole.
         padded = [
             F.pad(x, (0, width - w, 0, height - h)) for x, (h, w) in zip(images, sizes, strict=True)
         ]

@@ -7,21 +7,21 @@ from .. import ops
 BELOW_LOW = -1
 BETWEEN = -2
 
-# Ground truths whose overlaps with all boxes are held at a time.
+# Ground truths whose IoUs with all boxes are in memory at a time.
 CHUNK = 8
 
 
 class Matcher:
-    """The assignment of "Faster R-CNN" (Ren et al., 2015), section 3.1.2.
+    """Matches boxes to ground truth: "Faster R-CNN" (Ren et al., 2015), section 3.1.2.
 
-    The matrix of all overlaps is never held: with 250,000 anchors and 1,000 ground truths it
+    The matrix of all IoUs is never allocated: with 250,000 anchors and 1,000 ground truths it
     would take 1 GB.
 
     Args:
         high: a box with an IoU of at least this is matched.
-        low: a box with less than this is background; between the two it is left out.
-        allow_low_quality_matches: a box that is the best there is for some ground truth is
-            matched, to its own best, however low its IoU.
+        low: a box with a lower IoU is background; between ``low`` and ``high`` it is ignored.
+        allow_low_quality_matches: also match each box that has the highest IoU with some ground
+            truth, however low. It is matched to its own best ground truth.
     """
 
     def __init__(self, high: float, low: float, allow_low_quality_matches: bool = False) -> None:
@@ -31,7 +31,10 @@ class Matcher:
         self.allow_low_quality_matches = allow_low_quality_matches
 
     def __call__(self, truth: Tensor, boxes: Tensor) -> Tensor:
-        """From ``[G, 4]``, ``[N, 4]`` to ``[N]``: a truth's index, -1 background, -2 left out."""
+        """Matches boxes ``[N, 4]`` to ``truth`` ``[G, 4]``.
+
+        The result ``[N]`` holds indices of ground truths, -1 for background, -2 for ignored boxes.
+        """
         best, match = ops.match_boxes(boxes, truth)
         result = match.clone()
         result[best < self.high] = BETWEEN
@@ -40,7 +43,7 @@ class Matcher:
             return result.fill_(BELOW_LOW)
         if self.allow_low_quality_matches and boxes.size(0):
             top, _ = ops.match_boxes(truth, boxes)
-            # A ground truth that meets no box at all is not everyone's best match.
+            # A ground truth that overlaps no box would match every box, at an IoU of 0.
             truth, top = truth[top > 0], top[top > 0]
             for some, their_top in zip(truth.split(CHUNK), top.split(CHUNK), strict=True):
                 best_for_some = (ops.box_iou(some, boxes) == their_top[:, None]).any(dim=0)

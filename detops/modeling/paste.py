@@ -1,4 +1,4 @@
-"""From the masks of boxes to masks of the image."""
+"""Pasting of box masks into the image."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from ..ops.paste_masks_in_image import paste_masks_in_image
 def paste_masks(
     masks: Tensor, boxes: Tensor, image_size: tuple[int, int], threshold: float
 ) -> Tensor:
-    """Puts each mask into its box, by the convention of maskrcnn-benchmark and torchvision.
+    """Pastes each mask into its box, with the convention of maskrcnn-benchmark and torchvision.
 
     Args:
         masks: probabilities ``[K, 1, M, M]``.
@@ -25,13 +25,13 @@ def paste_masks(
 
 
 def whole_pixels(boxes: Tensor, cells: int) -> Tensor:
-    """Boxes ``[K, 4]`` such that, with a margin of one cell around, they cover whole pixels.
+    """Moves boxes ``[K, 4]`` so that, with a margin of one cell, they cover whole pixels.
 
-    The peers surround a mask of ``cells`` a side by one cell of zeros, enlarge its box by as much,
-    cut the corners down to whole numbers and take both as inside. That fixes the size a mask is
-    resized to; here it only moves the box.
+    maskrcnn-benchmark and torchvision pad a mask of ``cells`` per side with one cell of zeros,
+    enlarge its box by as much, truncate the corners to integers and treat both as inclusive. That
+    fixes the size a mask is resized to; here it only moves the box.
     """
-    # In the peers' order of arithmetic: the corners are cut at the same places.
+    # In their order of arithmetic, so that corners are truncated at the same positions.
     half = (boxes[:, 2:] - boxes[:, :2]) * 0.5
     centre = (boxes[:, 2:] + boxes[:, :2]) * 0.5
     half = half * ((cells + 2) / cells)

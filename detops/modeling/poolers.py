@@ -1,4 +1,4 @@
-"""From boxes to features of one size."""
+"""RoI pooling on the levels of a backbone."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ from .convention import Convention
 
 
 class Pooler(nn.Module):
-    """RoIAlign on the pyramid's levels, by a convention.
+    """RoIAlign on the levels of a feature pyramid, with a convention.
 
     Args:
-        output_size: bins a side.
-        scales: per level, pixels of the map per pixel of the boxes.
-        sampling_ratio: samples per bin and axis; 0 for about one per pixel.
+        output_size: bins per side.
+        scales: per level, pixels of the feature map per pixel of the boxes.
+        sampling_ratio: sampling points per bin and axis; 0 for about one per pixel.
         canonical_scale: side in pixels of a box that belongs on ``canonical_level``.
-        canonical_level: its level, as the exponent of the level's stride.
-        convention: what of a box is pooled.
+        canonical_level: that level, as log2 of its stride.
+        convention: determines which part of a box is pooled.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Pooler(nn.Module):
         self.convention = convention
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
-        """Levels, finest first, and per image ``[L, 4]``, to ``[K, C, size, size]``."""
+        """Pools boxes, per image ``[L, 4]``, from levels, finest first: ``[K, C, size, size]``."""
         return self.convention.pool(
             features[: len(self.scales)],
             boxes,

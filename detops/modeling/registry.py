@@ -1,4 +1,4 @@
-"""Factories by name, as the config names them."""
+"""Registries of the factories that the config names."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ class Registry:
         self._factories: dict[str, Callable[..., Any]] = {}
 
     def register(self, *names: str) -> Callable[[T], T]:
-        """A decorator that files a class or function under one or more names."""
+        """Returns a decorator that registers a class or function under one or more names."""
 
         def add(factory: T) -> T:
             for name in names:
@@ -26,10 +26,10 @@ class Registry:
         return add
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """The factory of that name.
+        """Returns the factory of that name.
 
         Raises:
-            ValueError: there is none; the message lists those there are.
+            ValueError: the name is not registered; the message lists those that are.
         """
         try:
             return self._factories[name]

@@ -1,4 +1,4 @@
-"""Between the pixels of an image and those of its place in the batch."""
+"""Conversion of coordinates between an image and its resized copy in the batch."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from .convention import Convention
 def to_batch(
     target: dict[str, Tensor], points: Sequence[str], image: Tensor, resized: Tensor
 ) -> dict[str, Tensor]:
-    """A target of ``image`` ``[3, h, w]`` for ``resized``: the entries ``points`` are moved.
+    """Scales the entries ``points`` of a target from ``image`` ``[3, h, w]`` to ``resized``.
 
-    Masks stay as they are: the mask head's loss finds its way among their pixels.
+    Masks keep their size: the loss of the mask head scales the boxes to them.
     """
     sizes = image.shape[1:], resized.shape[1:]
     return target | {key: rescale(target[key], *sizes) for key in points}
@@ -26,7 +26,7 @@ def to_image(
     mask_threshold: float,
     convention: Convention,
 ) -> dict[str, Tensor]:
-    """Detections in ``resized`` as those in ``image`` ``[3, h, w]``, masks pasted."""
+    """Converts detections in ``resized`` to ``image`` ``[3, h, w]`` and pastes their masks."""
     size = (image.shape[1], image.shape[2])
     moved = rescale(convention.corners(detection["boxes"]), resized.shape[1:], size)
     detection = convention.visible(detection | {"boxes": convention.in_image(moved, size)})
@@ -40,14 +40,14 @@ def to_image(
 
 
 def rescale(points: Tensor, source: Sequence[int], target: Sequence[int]) -> Tensor:
-    """Moves points of an image of one size into one of another, (height, width) both.
+    """Scales points from an image of one size to another.
 
     Args:
         points: ``[..., 4]`` as (x1, y1, x2, y2), or ``[..., 3]`` as (x, y, visibility).
-        source: their image's size.
-        target: the other's.
+        source: (height, width) of the image that contains the points.
+        target: (height, width) of the other image.
     """
-    # Filled, not made from a list: the sizes may be symbols of a graph.
+    # new_full, since a tensor cannot be created from a list of symbolic sizes.
     y, x = (points.new_full((1,), target[i] / source[i]) for i in (0, 1))
     factors = [x, y, x, y] if points.size(-1) == 4 else [x, y, torch.ones_like(x)]
     return points * torch.cat(factors)

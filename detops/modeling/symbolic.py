@@ -1,4 +1,4 @@
-"""Sizes that are symbols while a graph is exported: a question would bind it to the answer."""
+"""Sizes that are symbolic during export: a branch on one would specialise the graph."""
 
 from typing import TypeVar, cast
 
@@ -8,24 +8,24 @@ Number = TypeVar("Number", int, float)
 
 
 def exporting() -> bool:
-    """Whether sizes may be symbols that ``min``, ``max`` and ``if`` would ask."""
-    # Dynamo knows what the builtins mean, and takes torch's own for symbols alone.
+    """Returns whether sizes may be symbols, on which ``min``, ``max`` and ``if`` add guards."""
+    # Dynamo traces the builtins itself, and accepts torch.sym_min and sym_max only for symbols.
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def smaller(a: Number, b: Number) -> Number:
-    """``min(a, b)``."""
+    """Returns ``min(a, b)``, also of symbolic sizes."""
     return cast(Number, torch.sym_min(a, b)) if exporting() else min(a, b)
 
 
 def larger(a: Number, b: Number) -> Number:
-    """``max(a, b)``."""
+    """Returns ``max(a, b)``, also of symbolic sizes."""
     return cast(Number, torch.sym_max(a, b)) if exporting() else max(a, b)
 
 
 def surely(condition: bool) -> bool:
-    """The condition; of symbols, whether it holds whatever they stand for."""
-    # With SymPy it takes 0.4 s to import, and exports alone need it.
+    """Returns a condition; if it is symbolic, whether it holds for all values of the symbols."""
+    # Imported here: it loads SymPy, which takes 0.4 s, and only exports need it.
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return statically_known_true(condition)

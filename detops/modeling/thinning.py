@@ -1,4 +1,4 @@
-"""What stays of overlapping boxes."""
+"""Non-maximum suppression with a limit on the number of boxes."""
 
 import torch
 from torch import Tensor
@@ -8,14 +8,16 @@ from .symbolic import exporting, smaller
 
 
 def thin(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float, most: int = 0) -> Tensor:
-    """Indices of the boxes that :func:`detops.batched_nms` keeps; of all if ``threshold`` <= 0.
+    """Returns the indices of the boxes that :func:`detops.batched_nms` keeps.
+
+    If ``threshold`` <= 0, no box is suppressed.
 
     Args:
         boxes: ``[N, 4]``.
         scores: ``[N]``.
-        labels: int64 ``[N]``; boxes of different labels do not meet.
-        threshold: IoU above which the worse of two boxes falls.
-        most: how many stay at most, as maskrcnn-benchmark counts: no limit if it is 0.
+        labels: int64 ``[N]``; boxes of different labels do not suppress each other.
+        threshold: IoU above which the lower-scoring of two boxes is removed.
+        most: maximum number of boxes; 0 means no limit, as in maskrcnn-benchmark.
 
     Returns:
         int64 ``[K]``, best first.
@@ -28,7 +30,7 @@ def thin(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float, most: 
 
 
 def first(rows: Tensor, limit: int) -> Tensor:
-    """The first ``limit`` rows."""
-    if exporting():  # a slice's end would be compared with a size that nobody knows
+    """Returns the first ``limit`` rows."""
+    if exporting():  # slicing would compare the end with a symbolic size
         return rows[torch.arange(smaller(limit, rows.size(0)), device=rows.device)]
     return rows[:limit]

@@ -1,4 +1,4 @@
-"""Test-time augmentation: an image is looked at in several sizes, mirrored and not."""
+"""Test-time augmentation: several sizes of an image, mirrored or not."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,9 +10,9 @@ from .rescale import rescale
 
 
 class View(NamedTuple):
-    """A form of an image: its shorter side, the bound of the longer, and whether it is mirrored.
+    """A version of an image: its shorter side, the maximum of the longer side, and mirroring.
 
-    A shorter side of 0 leaves the size alone.
+    A shorter side of 0 keeps the size.
     """
 
     min_size: int
@@ -20,7 +20,7 @@ class View(NamedTuple):
     mirrored: bool
 
     def boxes_in(self, target: Sequence[int], boxes: Tensor, size: Sequence[int]) -> Tensor:
-        """Boxes ``[..., 4]`` of this view of (height, width) ``size``, in pixels of ``target``."""
+        """Converts boxes ``[..., 4]`` from this view of (height, width) ``size`` to ``target``."""
         if self.mirrored:
             x1, y1, x2, y2 = boxes.unbind(-1)
             boxes = torch.stack([size[1] - x2, y1, size[1] - x1, y2], dim=-1)

@@ -1,4 +1,4 @@
-"""The derivative of the RoI ops that are linear in their input."""
+"""Derivatives of RoI ops that are linear in their input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,30 +14,30 @@ Ops = tuple[OpOverload, OpOverload]
 
 
 class LinearPoolingFunction(Function):
-    """Linear in ``input``; no gradient reaches the boxes.
+    """Autograd function of an op that is linear in ``input``. Boxes get no gradient.
 
-    ``ops`` are the raw ops, forward and backward. Their ``pooling`` arguments are the scale, the
-    height and width of the output, and what else they share.
+    ``ops`` are the raw forward and backward ops. ``pooling`` are the arguments that both share: the
+    scale, the height and width of the output, and others.
     """
 
     linear_in = (slice(1),)
 
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, ops: Ops, pooling: tuple) -> Tensor:
-        """The raw forward op."""
+        """Calls the raw forward op."""
         pooled: Tensor = ops[0](input, boxes, *pooling)
         return pooled
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Keeps the boxes and what the backward pass needs to know of the input."""
+        """Keeps the boxes, and the size and layout of the input."""
         input, boxes, ops, pooling = inputs
         ctx.save_for_backward(boxes)
         ctx.kept = ops, pooling, input.shape, memory_format(input)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """The transpose of the forward pass."""
+        """Applies the transpose of the forward pass."""
         (boxes,) = ctx.saved_tensors
         ops, pooling, size, layout = ctx.kept
         grad = in_format(grad, layout)
@@ -47,7 +47,7 @@ class LinearPoolingFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, ops: Ops, pooling: tuple
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
@@ -63,7 +63,7 @@ class LinearPoolingBackwardFunction(Function):
     def forward(
         grad: Tensor, boxes: Tensor, ops: Ops, pooling: tuple, size: tuple[int, int, int, int]
     ) -> Tensor:
-        """Spreads ``grad`` over a map of the given size."""
+        """Scatters ``grad`` into a feature map of the given size."""
         spread: Tensor = ops[1](grad, boxes, *pooling[:3], *size, *pooling[3:])
         return spread
 
@@ -75,7 +75,7 @@ class LinearPoolingBackwardFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """Double backward: the forward pass on the gradient."""
+        """Runs the forward pass on the gradient (double backward)."""
         (boxes,) = ctx.saved_tensors
         pooled = LinearPoolingFunction.run(grad, boxes, ctx.ops, ctx.pooling)
         return pooled, None, None, None, None
@@ -90,7 +90,7 @@ class LinearPoolingBackwardFunction(Function):
         pooling: tuple,
         size: tuple,
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch, images = info.batch_size, size[0]
         boxes = fold_boxes(boxes, in_dims[1], batch, images)
         grad = fold(grad, in_dims[0], batch)

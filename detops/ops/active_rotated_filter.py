@@ -1,4 +1,4 @@
-"""Filters turned into several orientations."""
+"""Filters rotated to several orientations."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ._shared import Function, fold, front, unfold
 
 
 class ActiveRotatedFilterFunction(Function):
-    """Linear in ``input``; no gradient reaches the indices."""
+    """Autograd function, linear in ``input``. Indices get no gradient."""
 
     linear_in = (slice(1),)
 
@@ -30,12 +30,12 @@ class ActiveRotatedFilterFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Each weight gets the gradients of its places."""
+        """Sums the gradients at all positions of each weight."""
         return ActiveRotatedFilterBackwardFunction.run(grad, *ctx.saved_tensors, *ctx.planes), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, input: Tensor, indices: Tensor) -> tuple[Tensor, int]:
-        """One call over the folded filters, or one for each of several sets of indices."""
+        """Makes one call over the folded filters, or one per set of indices."""
         batch, run = info.batch_size, ActiveRotatedFilterFunction.run
         if in_dims[1] is None:
             return unfold(run(fold(input, in_dims[0], batch), indices), batch), 0
@@ -50,7 +50,7 @@ class ActiveRotatedFilterBackwardFunction(Function):
 
     @staticmethod
     def forward(grad: Tensor, indices: Tensor, outputs: int, inputs: int) -> Tensor:
-        """The gradient of filters ``[outputs, inputs, ...]``."""
+        """Returns the gradient of filters ``[outputs, inputs, ...]``."""
         return _C.active_rotated_filter_backward(grad, indices, outputs, inputs)
 
     @staticmethod
@@ -60,14 +60,14 @@ class ActiveRotatedFilterBackwardFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """Double backward: the forward pass on the gradient."""
+        """Runs the forward pass on the gradient (double backward)."""
         return ActiveRotatedFilterFunction.run(grad, *ctx.saved_tensors), None, None, None
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple, grad: Tensor, indices: Tensor, outputs: int, inputs: int
     ) -> tuple[Tensor, int]:
-        """As forward."""
+        """Makes one call over the folded gradients, or one per set of indices."""
         batch, run = info.batch_size, ActiveRotatedFilterBackwardFunction.run
         if in_dims[1] is None:
             grads = fold(grad, in_dims[0], batch)
@@ -82,25 +82,26 @@ _active_rotated_filter = derivative("active_rotated_filter", ActiveRotatedFilter
 
 @torch.fx.wrap
 def active_rotated_filter(input: Tensor, indices: Tensor) -> Tensor:
-    """Turns filters by moving their weights: the filters of a rotation-equivariant convolution.
+    """Rotates the filters of a rotation-equivariant convolution by moving their weights.
 
-    The active rotating filters of "Oriented Response Networks" (Zhou et al., 2017), section 3.1,
-    which ReDet and S2ANet use. A filter has weights for several orientations; each rotation of it
-    has the same weights in other places, within their orientation and between them. Weights that
-    go to the same place are added, and a place that none goes to is 0. Sums are never below
-    float32. Linear, and differentiable any number of times.
+    These are the active rotating filters of "Oriented Response Networks" (Zhou et al., 2017),
+    section 3.1. ReDet and S2ANet use them. A filter has weights for several orientations. Each
+    rotation moves the same weights to other positions, within orientations and between them.
+    Weights that move to the same position are added, and a position without weights is 0. Sums use
+    at least float32. The op is linear, and differentiable any number of times.
 
     Args:
         input: ``[O, I, orientations, H, W]``, the filters.
-        indices: ``[orientations, H, W, rotations]``, integers: the place of each weight in each of
-            the rotations, counted from 1, in the order of ``input``'s last three dimensions.
+        indices: integers ``[orientations, H, W, rotations]``, the position of each weight in each
+            rotation. Positions are counted from 1, in the order of ``input``'s last three
+            dimensions.
 
     Returns:
         ``[O * rotations, I * orientations, H, W]`` in the dtype of ``input``.
 
     Raises:
-        RuntimeError: wrong shapes, dtypes or devices; on the CPU, an index that is not in
-            ``[1, orientations * H * W]`` (on CUDA such a weight goes nowhere).
+        RuntimeError: wrong shapes, dtypes or devices; on the CPU, an index outside
+            ``[1, orientations * H * W]`` (on CUDA such a weight is dropped).
 
     Example:
         >>> filters = torch.arange(4.0).view(1, 1, 1, 2, 2)

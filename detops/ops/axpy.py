@@ -15,13 +15,13 @@ _backward = torch.ops.detops.axpy_backward.default
 
 
 class AxpyFunction(Function):
-    """Linear in x and y."""
+    """Autograd function, linear in x and y."""
 
     linear_in = (slice(2),)
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, alpha: float) -> Tensor:
-        """The kernel."""
+        """Runs the kernel."""
         return _forward(x, y, alpha)
 
     @staticmethod
@@ -31,12 +31,12 @@ class AxpyFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        """G -> (alpha g, g)."""
+        """Returns (alpha grad, grad)."""
         return *AxpyBackwardFunction.run(grad, ctx.alpha), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, x: Tensor, y: Tensor, alpha: float) -> tuple[Tensor, int]:
-        """Element by element: one dimension more."""
+        """Adds one dimension; the op is elementwise."""
         size = info.batch_size
         both = [
             t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
@@ -52,7 +52,7 @@ class AxpyBackwardFunction(Function):
 
     @staticmethod
     def forward(grad: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-        """The kernel."""
+        """Runs the kernel."""
         return _backward(grad, alpha)
 
     @staticmethod
@@ -62,12 +62,12 @@ class AxpyBackwardFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_x: Tensor, grad_y: Tensor) -> tuple[Tensor, None]:
-        """(a, b) -> alpha a + b: axpy itself."""
+        """Returns alpha grad_x + grad_y, which is axpy itself."""
         return axpy(grad_x, grad_y, ctx.alpha), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, grad: Tensor, alpha: float) -> tuple[tuple, tuple]:
-        """Element by element."""
+        """Adds one dimension; the op is elementwise."""
         return AxpyBackwardFunction.run(grad.movedim(in_dims[0], 0), alpha), (0, 0)
 
 
@@ -76,15 +76,15 @@ _axpy = derivative("axpy", AxpyFunction.run)
 
 @torch.fx.wrap
 def axpy(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
-    """``alpha * x + y``, differentiable in x and y any number of times.
+    """Returns ``alpha * x + y``, differentiable in x and y any number of times.
 
     Args:
-        x: any shape, floating.
-        y: the shape, dtype and device of ``x``.
-        alpha: the factor.
+        x: floating tensor of any shape.
+        y: tensor of the same shape, dtype and device.
+        alpha: factor of ``x``.
 
     Returns:
-        The shape of ``x``, contiguous.
+        A contiguous tensor of the same shape.
 
     Raises:
         RuntimeError: ``y`` differs from ``x`` in shape, dtype or device, or ``x`` is not floating.
@@ -109,9 +109,9 @@ class Axpy(Module):
         self.alpha = alpha
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Two ``[...]`` of one shape to ``[...]``; see :func:`axpy`."""
+        """Turns two ``[...]`` of one shape into ``[...]``; see :func:`axpy`."""
         return axpy(x, y, self.alpha)
 
     def extra_repr(self) -> str:
-        """The factor."""
+        """Returns the factor."""
         return f"alpha={self.alpha}"

@@ -1,4 +1,4 @@
-"""Border align."""
+"""BorderAlign."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _BACKWARD = torch.ops.detops.border_align_backward.default
 
 
 class BorderAlignFunction(Function):
-    """Gives the maxima and their samples; differentiable once, in the input alone."""
+    """Autograd function of maxima and their samples, differentiable once in the input."""
 
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, pool_size: int) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ class BorderAlignFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
-        """Each border's gradient goes to the pixels of the sample that it was taken from."""
+        """Sends the gradient of each border to the pixels of its largest sample."""
         if grad is None:
             return None, None, None
         return raw(_BACKWARD, grad, *ctx.saved_tensors, ctx.pool_size, *ctx.size), None, None
@@ -42,7 +42,7 @@ class BorderAlignFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pool_size: int
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch), fold(boxes, in_dims[1], batch)
         output, argmax = BorderAlignFunction.run(*folded, pool_size)
@@ -56,20 +56,21 @@ _border_align = derivative(
 
 @torch.fx.wrap
 def border_align(input: Tensor, boxes: Tensor, pool_size: int = 10) -> Tensor:
-    """The largest of the features along each border of each box.
+    """Returns the largest feature along each border of each box.
 
-    "BorderDet" (Qiu et al., 2020), section 3.2. A border has ``pool_size + 1`` bilinear samples
-    from corner to corner, both included. Those of the top and the left one begin at (x1, y1),
-    those of the bottom and the right one at (x2, y2). A sample outside ``[-1, H] x [-1, W]`` is
-    worth 0; between the border of the map and that limit the border's value is taken. A NaN sample
-    is passed over; where none exceeds minus infinity, the first one on the map is taken. Of equals,
-    the first gets the gradient, and one outside the map, which has none, comes last. NaN and
-    infinite boxes give zeros. Coordinates are never below float32, whatever the dtype of ``input``;
-    boxes may have another dtype. Differentiable once, in ``input``.
+    See "BorderDet" (Qiu et al., 2020), section 3.2. Each border has ``pool_size + 1`` bilinear
+    samples from corner to corner, both included. The samples of the top and left borders begin at
+    (x1, y1), those of the bottom and right borders at (x2, y2). A sample outside
+    ``[-1, H] x [-1, W]`` counts as 0. Between that limit and the border of the feature map, it has
+    the value at the border. NaN samples are skipped. If no sample exceeds minus infinity, the first
+    one on the feature map is taken. Of equal samples, the first gets the gradient. A sample outside
+    the feature map has no gradient and comes last. NaN and infinite boxes give zeros. Coordinates
+    use at least float32, whatever the dtype of ``input``. Boxes may have another dtype.
+    Differentiable once, in ``input``.
 
     Args:
         input: ``[N, 4 C, H, W]``: C channels each for the top, left, bottom and right borders.
-        boxes: ``[N, K, 4]`` as (x1, y1, x2, y2) in pixels of ``input``: of each image its own.
+        boxes: ``[N, K, 4]`` as (x1, y1, x2, y2) in pixels of ``input``, K boxes per image.
         pool_size: steps from corner to corner, at most 4096.
 
     Returns:
@@ -101,5 +102,5 @@ class BorderAlign(PoolingModule):
         self.pool_size = pool_size
 
     def forward(self, input: Tensor, boxes: Tensor) -> Tensor:
-        """``[N, 4 C, H, W]`` and ``[N, K, 4]`` to ``[N, C, K, 4]``."""
+        """Pools ``[N, 4 C, H, W]`` and ``[N, K, 4]`` to ``[N, C, K, 4]``."""
         return border_align(input, boxes, self.pool_size)

@@ -14,7 +14,7 @@ CLIP = math.log(1000 / 16)
 
 
 class EncodeBoxesFunction(Function):
-    """Differentiable in boxes and anchors, once."""
+    """Autograd function, differentiable once in boxes and anchors."""
 
     @staticmethod
     def forward(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
@@ -37,14 +37,14 @@ class EncodeBoxesFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, boxes: Tensor, anchors: Tensor, weights: Sequence[float]
     ) -> tuple[Tensor, int]:
-        """One call over all rows."""
+        """Makes one call over all rows."""
         batch = info.batch_size
         rows = [fold(x, d, batch) for x, d in zip((boxes, anchors), in_dims, strict=False)]
         return unfold(EncodeBoxesFunction.run(*rows, weights), batch), 0
 
 
 class DecodeBoxesFunction(Function):
-    """Differentiable in deltas and anchors, once."""
+    """Autograd function, differentiable once in deltas and anchors."""
 
     @staticmethod
     def forward(deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float) -> Tensor:
@@ -68,7 +68,7 @@ class DecodeBoxesFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, deltas: Tensor, anchors: Tensor, *rest: Any
     ) -> tuple[Tensor, int]:
-        """One call over all rows."""
+        """Makes one call over all rows."""
         batch = info.batch_size
         rows = [fold(x, d, batch) for x, d in zip((deltas, anchors), in_dims, strict=False)]
         return unfold(DecodeBoxesFunction.run(*rows, *rest), batch), 0
@@ -79,14 +79,15 @@ _decode_boxes = derivative("decode_boxes", DecodeBoxesFunction.run)
 
 
 def encode_boxes(boxes: Tensor, anchors: Tensor, weights: Floats = (1.0, 1.0, 1.0, 1.0)) -> Tensor:
-    """Deltas that lead from anchors to boxes.
+    """Returns the deltas that turn anchors into boxes.
 
-    "Faster R-CNN" (Ren et al., 2015), section 3.1.2, equation 2:
-    ``(wx (x - xa) / wa, wy (y - ya) / ha, ww log(w / wa), wh log(h / ha))`` with centres x, y.
+    They are defined in "Faster R-CNN" (Ren et al., 2015), section 3.1.2, equation 2:
+    ``(wx (x - xa) / wa, wy (y - ya) / ha, ww log(w / wa), wh log(h / ha))`` with centres (x, y) and
+    sizes (w, h).
 
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
-        anchors: ``[N, 4]`` likewise.
+        anchors: ``[N, 4]``, likewise.
         weights: factors (wx, wy, ww, wh), positive.
 
     Returns:
@@ -109,13 +110,13 @@ def decode_boxes(
     weights: Floats = (1.0, 1.0, 1.0, 1.0),
     clip: float = CLIP,
 ) -> Tensor:
-    """The inverse of :func:`encode_boxes`, for k boxes per anchor.
+    """Inverts :func:`encode_boxes`, for k boxes per anchor.
 
     Args:
         deltas: ``[N, 4k]``.
         anchors: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         weights: factors (wx, wy, ww, wh), positive.
-        clip: upper bound of the logarithms of the sizes, against overflow.
+        clip: upper bound of the logarithms of relative sizes, to prevent overflow.
 
     Returns:
         ``[N, 4k]`` as k times (x1, y1, x2, y2).
@@ -149,9 +150,9 @@ class BoxCoder:
         self.clip = clip
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """``[N, 4]`` and ``[N, 4]`` to deltas ``[N, 4]``."""
+        """Encodes boxes ``[N, 4]`` and anchors ``[N, 4]`` as deltas ``[N, 4]``."""
         return encode_boxes(boxes, anchors, self.weights)
 
     def decode(self, deltas: Tensor, anchors: Tensor) -> Tensor:
-        """Deltas ``[N, 4k]`` and ``[N, 4]`` to boxes ``[N, 4k]``."""
+        """Decodes deltas ``[N, 4k]`` and anchors ``[N, 4]`` to boxes ``[N, 4k]``."""
         return decode_boxes(deltas, anchors, self.weights, self.clip)

@@ -17,7 +17,7 @@ _aligned_kernel = torch.ops.detops.box_iou_aligned_forward.default._op
 
 
 class BoxIoUFunction(Function):
-    """Differentiable in both sets of boxes, once."""
+    """Autograd function, differentiable once in both sets of boxes."""
 
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
@@ -32,7 +32,7 @@ class BoxIoUFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Sums over pairs, each box by one owner in a fixed order."""
+        """Sums over the pairs of each box, by one owner in a fixed order."""
         boxes1, boxes2 = ctx.saved_tensors
         return *raw(_C.box_iou_backward, grad, boxes1, boxes2, ctx.kind, ctx.eps), None, None
 
@@ -45,13 +45,13 @@ class BoxIoUFunction(Function):
         kind: str,
         eps: float,
     ) -> tuple[Tensor, int]:
-        """One matrix after the other."""
+        """Computes one matrix per batch entry."""
         args = boxes1, boxes2, kind, eps
         return one_by_one(BoxIoUFunction.run, in_dims, info.batch_size, *args)
 
 
 class AlignedBoxIoUFunction(BoxIoUFunction):
-    """Of matched boxes. Differentiable in both, once."""
+    """Autograd function of matched boxes, differentiable once in both."""
 
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
@@ -69,7 +69,7 @@ class AlignedBoxIoUFunction(BoxIoUFunction):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], boxes1: Tensor, boxes2: Tensor, *rest: Any
     ) -> tuple[Tensor, int]:
-        """One more dimension of pairs."""
+        """Adds one dimension of pairs."""
         first, second = with_batch(info, in_dims, boxes1, boxes2)
         return AlignedBoxIoUFunction.run(first, second, *rest), 0
 
@@ -79,15 +79,15 @@ _matched = derivative("box_iou_aligned", AlignedBoxIoUFunction.run, raw=_aligned
 
 
 def with_batch(info: Any, in_dims: tuple[int | None, ...], *boxes: Tensor) -> list[Tensor]:
-    """The boxes with the dimension of vmap in front."""
+    """Moves the dimension of vmap to the front of the boxes."""
     return [front(x, dim, info.batch_size) for x, dim in zip(boxes, in_dims, strict=False)]
 
 
 def alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
-    """Boxes of one size. What cannot be made so is left for the op to refuse."""
+    """Broadcasts the boxes; the op rejects incompatible shapes."""
     if boxes1.shape[-1:] != boxes2.shape[-1:]:
         return boxes1, boxes2
-    # Sizes that nobody knows while a graph is made are not to be compared.
+    # While a graph is traced, sizes may be unknown and must not be compared.
     if not torch.compiler.is_dynamo_compiling():
         if boxes1.shape == boxes2.shape:
             return boxes1, boxes2
@@ -99,7 +99,7 @@ def alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _batch(boxes1: Tensor, boxes2: Tensor, kind: str) -> torch.Size:
-    """What the leading dimensions of two lists of sets of boxes broadcast to."""
+    """Returns the broadcast shape of the leading dimensions."""
     op = CONTRACTS["box_iou_forward"].names[kind]
     for name, boxes in (("boxes1", boxes1), ("boxes2", boxes2)):
         if boxes.dim() < 2:
@@ -135,7 +135,7 @@ def _overlap(
     second = boxes2.expand(*batch, *boxes2.shape[-2:]).flatten(0, -3)
     matrices = [_pairwise(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
     shape = (*batch, boxes1.size(-2), boxes2.size(-2))
-    if not matrices:  # no batch: no rows, which are checked all the same
+    if not matrices:  # an empty batch is checked, too
         return _pairwise(first.flatten(0, 1), second.flatten(0, 1), kind, eps).view(shape)
     return torch.stack(matrices).reshape(shape)
 
@@ -145,7 +145,7 @@ def _overlap_of_integers(
 ) -> Tensor:
     exact = [x.to(torch.float64) if x.dtype in INTEGER else x for x in (boxes1, boxes2)]
     if not all(x.dtype in FLOAT for x in exact):
-        return _C.box_iou_forward(boxes1, boxes2, kind, eps)  # which refuses them by name
+        return _C.box_iou_forward(boxes1, boxes2, kind, eps)  # raises an error that names them
     dtype = torch.promote_types(boxes1.dtype, boxes2.dtype)
     if dtype in INTEGER:
         dtype = torch.get_default_dtype()  # the dtype of a quotient of integers
@@ -184,24 +184,24 @@ _match_boxes = constant("match_boxes")
 def box_iou(
     boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy", mode: str = "iou", aligned: bool = False
 ) -> Tensor:
-    """Intersection over union of every pair, in one pass and without temporaries.
+    """Computes the intersection over union of every pair, in one pass without temporaries.
 
-    A ratio without a value (0/0, infinite or NaN boxes) is 0, never NaN. Differentiable in both
-    sets of boxes, once.
+    An undefined ratio (0/0, infinite or NaN boxes) is 0, never NaN. Differentiable once in both
+    sets of boxes.
 
     Args:
         boxes1: ``[..., N, 4]`` in pixels, floating or integer.
         boxes2: ``[..., M, 4]`` in pixels, likewise, with leading dimensions that broadcast.
-        fmt: format of both, one of ``xyxy``, ``xywh``, ``cxcywh``; or of rotated boxes, ``[N, 5]``
-            as ``cxcywhr`` or ``xywhr``, ``[N, 8]`` as ``xyxyxyxy``: see
+        fmt: format of both, one of ``xyxy``, ``xywh``, ``cxcywh``. Rotated boxes are ``[N, 5]`` as
+            ``cxcywhr`` or ``xywhr``, or ``[N, 8]`` as ``xyxyxyxy``; see
             :func:`~detops.box_iou_rotated`.
         mode: ``"iou"``, or ``"iof"`` for the intersection over the area of the box of ``boxes1``.
-        aligned: compares each box of ``boxes1`` with that in its place of ``boxes2`` alone; both
-            are ``[..., 4]``, of sizes that broadcast.
+        aligned: compares each box of ``boxes1`` only with the one at the same position in
+            ``boxes2``; both are ``[..., 4]`` with shapes that broadcast.
 
     Returns:
         ``[..., N, M]``, or ``[...]`` if ``aligned``, in [0, 1]: float64 if one of the inputs is,
-        otherwise float32. Two sets of integers count as boxes of the default dtype.
+        otherwise float32. Two integer inputs count as boxes of the default dtype.
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
@@ -220,10 +220,11 @@ def box_iou(
 
 
 def generalized_box_iou(boxes1: Tensor, boxes2: Tensor, aligned: bool = False) -> Tensor:
-    """IoU less the share of the enclosing box that neither box covers, of every pair.
+    """Computes the generalized IoU of every pair of boxes.
 
-    "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4. Shapes, dtypes,
-    ``aligned`` and errors as in :func:`box_iou`.
+    It is the IoU minus the fraction of the enclosing box that neither box covers: "Generalized
+    Intersection over Union" (Rezatofighi et al., 2019), equation 4. Shapes, dtypes, ``aligned`` and
+    errors are those of :func:`box_iou`.
 
     Returns:
         ``[..., N, M]`` in [-1, 1], or ``[...]`` if ``aligned``.
@@ -239,16 +240,17 @@ def generalized_box_iou(boxes1: Tensor, boxes2: Tensor, aligned: bool = False) -
 def distance_box_iou(
     boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, aligned: bool = False
 ) -> Tensor:
-    """IoU less the squared distance of the centres over that of the enclosing box's diagonal.
+    """Computes the distance IoU of every pair of boxes.
 
-    "Distance-IoU Loss" (Zheng et al., 2020), equation 6. Shapes, dtypes, ``aligned`` and errors as
-    in :func:`box_iou`.
+    It is the IoU minus the squared distance of the centres over the squared diagonal of the
+    enclosing box: "Distance-IoU Loss" (Zheng et al., 2020), equation 6. Shapes, dtypes, ``aligned``
+    and errors are those of :func:`box_iou`.
 
     Args:
         boxes1: ``[..., N, 4]`` in pixels.
         boxes2: ``[..., M, 4]`` in pixels.
         eps: added to the squared diagonal.
-        aligned: of matched boxes.
+        aligned: compares matched boxes only.
 
     Returns:
         ``[..., N, M]`` in [-1, 1], or ``[...]`` if ``aligned``.
@@ -264,16 +266,17 @@ def distance_box_iou(
 def complete_box_iou(
     boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, aligned: bool = False
 ) -> Tensor:
-    """Distance IoU less a term for unlike aspect ratios, of every pair.
+    """Computes the complete IoU of every pair of boxes.
 
-    "Distance-IoU Loss" (Zheng et al., 2020), equations 8 to 11, with the trade-off factor held
-    constant in the derivative. Shapes, dtypes, ``aligned`` and errors as in :func:`box_iou`.
+    It is the distance IoU minus a term for different aspect ratios: "Distance-IoU Loss" (Zheng et
+    al., 2020), equations 8 to 11. The trade-off factor is held constant in the derivative. Shapes,
+    dtypes, ``aligned`` and errors are those of :func:`box_iou`.
 
     Args:
         boxes1: ``[..., N, 4]`` in pixels.
         boxes2: ``[..., M, 4]`` in pixels.
         eps: added to both denominators.
-        aligned: of matched boxes.
+        aligned: compares matched boxes only.
 
     Returns:
         ``[..., N, M]``, or ``[...]`` if ``aligned``.
@@ -287,17 +290,17 @@ def complete_box_iou(
 
 
 def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
-    """The best partner in ``boxes2`` for each box of ``boxes1``; no ``[N, M]`` matrix is made.
+    """Finds the best match in ``boxes2`` for each box of ``boxes1``, without an ``[N, M]`` matrix.
 
-    Equal to ``box_iou(boxes1, boxes2).max(dim=1)``, with the first of equals taken. Not
-    differentiable.
+    The result is that of ``box_iou(boxes1, boxes2).max(dim=1)``, with the first of equal overlaps.
+    Not differentiable.
 
     Args:
         boxes1: ``[N, 4]`` in pixels.
         boxes2: ``[M, 4]`` in pixels.
 
     Returns:
-        The IoU ``[N]`` and the index int64 ``[N]``; 0 and -1 where ``boxes2`` is empty.
+        The IoU ``[N]`` and the index int64 ``[N]``; 0 and -1 if ``boxes2`` is empty.
 
     Raises:
         RuntimeError: wrong shape, dtype or device.

@@ -1,4 +1,4 @@
-"""Losses from the overlap of matched boxes."""
+"""Overlap losses of matched boxes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ _kernel = torch.ops.detops.box_iou_loss_forward.default._op
 
 
 class BoxIoULossFunction(AlignedBoxIoUFunction):
-    """Differentiable in both boxes, once."""
+    """Autograd function, differentiable once in both sets of boxes."""
 
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
@@ -33,7 +33,7 @@ class BoxIoULossFunction(AlignedBoxIoUFunction):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], boxes1: Tensor, boxes2: Tensor, *rest: Any
     ) -> tuple[Tensor, int]:
-        """One more dimension of pairs."""
+        """Adds one dimension of pairs."""
         first, second = with_batch(info, in_dims, boxes1, boxes2)
         return BoxIoULossFunction.run(first, second, *rest), 0
 
@@ -57,22 +57,22 @@ _complete_box_iou_loss = _loss_of("complete_box_iou_loss", "ciou")
 def generalized_box_iou_loss(
     boxes1: Tensor, boxes2: Tensor, reduction: str = "none", eps: float = 1e-7
 ) -> Tensor:
-    """1 less the generalized IoU of matched boxes, in one pass each way.
+    """Computes 1 minus the generalized IoU of matched boxes, in one pass each way.
 
-    "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4. Boxes without area
-    give finite values and gradients; a coordinate that is NaN or infinite gives NaN.
+    See "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4. Boxes without
+    area give finite values and gradients. A NaN or infinite coordinate gives NaN.
 
     Args:
         boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels, floating or integer.
-        boxes2: ``[..., 4]`` likewise, of the same size or of one that broadcasts.
-        reduction: ``none``, ``mean`` (0 where there are no boxes) or ``sum``.
+        boxes2: ``[..., 4]``, likewise, of the same shape or one that broadcasts.
+        reduction: ``none``, ``mean`` (0 without boxes) or ``sum``.
         eps: added to the areas of the union and of the enclosing box.
 
     Returns:
-        ``[...]`` in [0, 2], or a single number: float64 if one of the inputs is, otherwise float32.
+        ``[...]`` in [0, 2], or a scalar: float64 if one of the inputs is, otherwise float32.
 
     Raises:
-        RuntimeError: wrong shape or dtype, sizes that do not broadcast, or devices that differ.
+        RuntimeError: wrong shape or dtype, shapes that do not broadcast, or devices that differ.
         ValueError: an unknown reduction.
 
     Example:
@@ -87,14 +87,14 @@ def generalized_box_iou_loss(
 def distance_box_iou_loss(
     boxes1: Tensor, boxes2: Tensor, reduction: str = "none", eps: float = 1e-7
 ) -> Tensor:
-    """1 less the distance IoU of matched boxes.
+    """Computes 1 minus the distance IoU of matched boxes.
 
-    "Distance-IoU Loss" (Zheng et al., 2020), equation 7. Otherwise as
+    See "Distance-IoU Loss" (Zheng et al., 2020), equation 7. Everything else is as in
     :func:`generalized_box_iou_loss`.
 
     Args:
         boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels, floating or integer.
-        boxes2: ``[..., 4]`` likewise, of the same size or of one that broadcasts.
+        boxes2: ``[..., 4]``, likewise, of the same shape or one that broadcasts.
         reduction: ``none``, ``mean`` or ``sum``.
         eps: added to the area of the union and to the squared diagonal of the enclosing box.
 
@@ -109,17 +109,17 @@ def distance_box_iou_loss(
 def complete_box_iou_loss(
     boxes1: Tensor, boxes2: Tensor, reduction: str = "none", eps: float = 1e-7
 ) -> Tensor:
-    """1 less the complete IoU of matched boxes.
+    """Computes 1 minus the complete IoU of matched boxes.
 
-    "Distance-IoU Loss" (Zheng et al., 2020), equation 10, with the trade-off factor held constant
-    in the derivative. Otherwise as :func:`generalized_box_iou_loss`.
+    See "Distance-IoU Loss" (Zheng et al., 2020), equation 10. The trade-off factor is held constant
+    in the derivative. Everything else is as in :func:`generalized_box_iou_loss`.
 
     Args:
         boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels, floating or integer.
-        boxes2: ``[..., 4]`` likewise, of the same size or of one that broadcasts.
+        boxes2: ``[..., 4]``, likewise, of the same shape or one that broadcasts.
         reduction: ``none``, ``mean`` or ``sum``.
         eps: added to the denominator of the trade-off factor. As in torchvision, the area of the
-            union and the squared diagonal get 1e-7 whatever it is.
+            union and the squared diagonal always get 1e-7.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0, 4, 4], [6, 0, 8, 4]])

@@ -13,20 +13,20 @@ _nms_quadri = plain("nms_quadri")
 def box_iou_quadri(
     boxes1: Tensor, boxes2: Tensor, mode: str = "iou", aligned: bool = False
 ) -> Tensor:
-    """Intersection over union of all pairs of quadrilaterals.
+    """Computes the intersection over union of all pairs of quadrilaterals.
 
-    Their corners may come in either direction, and they may be concave; of one whose sides cross,
-    the triangles count against each other. Computed in float64, with the same bits on every device
-    and for either order of a pair. An overlap without value (0/0, NaN or infinite numbers) is 0.
-    Not differentiable.
+    Corners may run in either direction, and quadrilaterals may be concave. If sides cross, the two
+    triangles count with opposite signs. Overlaps are computed in float64, and have the same bits on
+    every device and for either order of a pair. An undefined overlap (0/0, NaN or infinite
+    coordinates) is 0. Not differentiable.
 
     Args:
         boxes1: ``[N, 8]``, corners (x1, y1, ..., x4, y4) in pixels, in order.
         boxes2: ``[M, 8]``, likewise.
-        mode: what the intersection is divided by: the area of the union (``iou``), or that of the
-            box of ``boxes1`` (``iof``, intersection over foreground).
-        aligned: each box of ``boxes1`` with that of the same place in ``boxes2`` alone; then the
-            sizes of both are the same, and may have more dimensions in front.
+        mode: ``iou`` divides the intersection by the area of the union, ``iof`` (intersection over
+            foreground) by the area of the box of ``boxes1``.
+        aligned: compares each box of ``boxes1`` only with the one at the same position in
+            ``boxes2``. Both then have the same shape, which may have more leading dimensions.
 
     Returns:
         ``[N, M]``, or ``[N]`` if aligned, in [0, 1]: float64 if one of the inputs is, otherwise
@@ -50,15 +50,15 @@ def nms_quadri(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Keeps the highest-scoring quadrilaterals that do not overlap a better one too much.
 
     Boxes are visited by descending score (NaN first, as in ``torch.sort``), ties in input order. A
-    box falls when its IoU with a kept box, as :func:`box_iou_quadri` gives it (rounded to float32,
-    or float64 for float64 boxes), is strictly greater than the threshold; an IoU without value
+    box is suppressed if its IoU with a kept box is strictly greater than the threshold. The IoU is
+    that of :func:`box_iou_quadri`, rounded to float32 (float64 for float64 boxes). An undefined IoU
     suppresses nothing. The result is the same on every device, instruction set and number of
     threads.
 
     Args:
         boxes: ``[N, 8]``, corners (x1, y1, ..., x4, y4) in pixels, in order.
         scores: ``[N]``.
-        iou_threshold: overlap above which the lower-scoring box falls.
+        iou_threshold: overlap above which the lower-scoring box is suppressed.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes, by descending score.

@@ -1,4 +1,4 @@
-"""Small operations on boxes: compositions of ATen's."""
+"""Small operations on boxes, composed of ATen ops."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _DTYPES = (*FLOAT, *INTEGER)
 
 
 def _check(op: str, boxes: Tensor, columns: int, **others: object) -> None:
-    """Asks the contract, which takes a while, only where there is something to say."""
+    """Checks the contract, which is slow, only if something is wrong with the boxes."""
     dense = boxes.layout == torch.strided and not boxes.is_nested
     if dense and boxes.dtype in _DTYPES and boxes.dim() > 0 and boxes.shape[-1] == columns:
         return
@@ -25,13 +25,13 @@ def _check(op: str, boxes: Tensor, columns: int, **others: object) -> None:
 
 
 def _without_narrow_integers(boxes: Tensor) -> Tensor:
-    """Sums and products of integers of 8 and 16 bits are beyond them: an image has more pixels."""
+    """Converts 8- and 16-bit integers to int32: sums and products of coordinates overflow them."""
     narrow = boxes.dtype in INTEGER and boxes.dtype != torch.int64
     return boxes.to(torch.int32) if narrow else boxes
 
 
 def _columns(boxes: Tensor, count: int = 4) -> Sequence[Tensor]:
-    """``unbind`` is one call, but asks for all sizes, which a traced tensor may not have yet."""
+    """Splits columns. ``unbind`` is one call but needs all sizes; a trace may not have them."""
     if type(boxes) is Tensor and not is_compiling():
         return boxes.unbind(-1)
     return [boxes.select(-1, i) for i in range(count)]
@@ -41,7 +41,7 @@ def _stack(*columns: Tensor) -> Tensor:
     return torch.stack(columns, -1)
 
 
-# Upright formats meet in xyxy.
+# Upright formats are converted by way of xyxy.
 
 
 def _halves(boxes: Tensor) -> Sequence[Tensor]:
@@ -71,9 +71,9 @@ def _xyxy_to_cxcywh(boxes: Tensor) -> Tensor:
     return torch.cat(((first + last) / 2, last - first), -1)
 
 
-# Rotated formats meet in xywhr: the first corner, the size, and the angle in degrees,
-# counter-clockwise in an image whose y axis points down. The side w runs along (cos, -sin), the
-# side h along (sin, cos).
+# Rotated formats are converted by way of xywhr: the first corner, the size, and the angle in
+# degrees, counter-clockwise in an image whose y axis points down. The side w runs along
+# (cos, -sin), the side h along (sin, cos).
 
 
 def _shifted_by_half(boxes: Tensor, sign: int) -> Tensor:
@@ -104,7 +104,7 @@ def _same(boxes: Tensor) -> Tensor:
 
 
 Format = tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
-# Columns, to where formats meet, and from there.
+# Number of columns, conversion to the common format, and conversion from it.
 _UPRIGHT: dict[str, Format] = {
     "xyxy": (4, _same, _same),
     "xywh": (4, _xywh_to_xyxy, _xyxy_to_xywh),
@@ -137,13 +137,13 @@ _box_area = composition("box_area", _area)
 
 
 def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
-    """Area of each box in square pixels: ``[..., 4]`` to ``[...]``.
+    """Returns the area of each box in square pixels: ``[..., 4]`` to ``[...]``.
 
-    Half precision boxes give a float32 area, and integers of 8 and 16 bits an int32 one: they
-    would overflow from 256 pixels on.
+    Half-precision boxes give float32 areas, and 8- and 16-bit integers give int32 areas, because
+    they would overflow from 256 pixels on.
 
     Args:
-        boxes: ``[..., 4]``, floating or integers, in the format ``fmt``.
+        boxes: ``[..., 4]``, floating or integer, in the format ``fmt``.
         fmt: ``xyxy`` (corners), ``xywh`` (first corner and size) or ``cxcywh`` (centre and size).
 
     Raises:
@@ -173,7 +173,7 @@ def _convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
     wide = _without_narrow_integers(boxes)
     if in_fmt == out_fmt:
         return boxes.clone() if wide is boxes else wide
-    # Angles need real numbers; integer boxes get theirs back, rounded.
+    # Angles need floats. Integer boxes are rounded back to integers.
     if formats is ROTATED and not boxes.is_floating_point():
         return formats[out_fmt][2](to_common(wide.to(torch.float32))).round().to(wide.dtype)
     return formats[out_fmt][2](to_common(wide))
@@ -185,18 +185,19 @@ _box_convert = composition("box_convert", _convert)
 def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
     """Converts boxes from one format to another.
 
-    Upright: ``xyxy`` (corners), ``xywh`` (first corner and size), ``cxcywh`` (centre and size).
-    Rotated, by an angle in degrees, counter-clockwise, about the first corner or the centre:
-    ``xywhr``, ``cxcywhr``, and ``xyxyxyxy`` (the four corners). Integers of 8 and 16 bits, which
-    hold no sums of coordinates, come back as int32.
+    The upright formats are ``xyxy`` (corners), ``xywh`` (first corner and size) and ``cxcywh``
+    (centre and size). The rotated formats are ``xywhr`` and ``cxcywhr``, rotated counter-clockwise
+    about the first corner or the centre by an angle in degrees, and ``xyxyxyxy`` (the four
+    corners). 8- and 16-bit integers are returned as int32, because sums of coordinates overflow
+    them.
 
     Args:
-        boxes: ``[N, 4]``, ``[N, 5]`` or ``[N, 8]``, as ``in_fmt`` has it.
+        boxes: ``[N, 4]``, ``[N, 5]`` or ``[N, 8]``, depending on ``in_fmt``.
         in_fmt: format of ``boxes``.
-        out_fmt: format of the result; upright if ``in_fmt`` is.
+        out_fmt: format of the result; upright if ``in_fmt`` is, else rotated.
 
     Raises:
-        ValueError: an unknown format, or an upright with a rotated one.
+        ValueError: an unknown format, or an upright and a rotated one.
         RuntimeError: wrong shape or dtype.
 
     Example:
@@ -212,11 +213,11 @@ def _clip(boxes: Tensor, height: int, width: int) -> Tensor:
     _check("clip_boxes_to_image", boxes, 4, height=0, width=0)
     if not (0 <= height <= MOST_SIZE and 0 <= width <= MOST_SIZE):
         CONTRACTS["clip_boxes_to_image"].check({"boxes": boxes, "height": height, "width": width})
-    # A side of an image that boxes cannot express is beyond all of them.
+    # If the dtype of the boxes cannot hold a side of the image, no box extends beyond it.
     info = torch.iinfo if boxes.dtype in INTEGER else torch.finfo
     most = int(min(info(boxes.dtype).max, MOST_SIZE))
     high, wide = (min(size, most) for size in (height, width))
-    # Of x and of y: two calls of each, where four columns would take twice as many.
+    # Two calls each for x and y; four separate columns would need twice as many.
     x, y = boxes[..., 0::2], boxes[..., 1::2]
     return torch.stack((x.clamp(0, wide), y.clamp(0, high)), -1).flatten(-2)
 
@@ -261,11 +262,11 @@ _remove_small_boxes = composition("remove_small_boxes", _remove_small)
 
 
 def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
-    """Indices of the boxes whose sides are both at least ``min_size`` pixels.
+    """Returns the indices of the boxes whose sides are both at least ``min_size`` pixels.
 
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
-        min_size: smallest side that stays.
+        min_size: smallest side to keep.
 
     Returns:
         int64 ``[K]``.

@@ -12,7 +12,7 @@ from ._shared import Function, fold, raw, unfold
 
 
 class CarafeFunction(Function):
-    """Differentiable once in the features and the masks."""
+    """Autograd function, differentiable once in features and masks."""
 
     linear_in = (slice(0, 1), slice(1, 2))
 
@@ -29,7 +29,7 @@ class CarafeFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        """Both gradients, or the one that is wanted."""
+        """Computes the gradients that are needed."""
         wanted = ctx.needs_input_grad[:2]
         gradients = raw(_C.carafe_backward, grad, *ctx.saved_tensors, *ctx.sizes, *wanted)
         to_features, to_masks = (g if w else None for g, w in zip(gradients, wanted, strict=True))
@@ -45,7 +45,7 @@ class CarafeFunction(Function):
         groups: int,
         scale: int,
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         features, masks = fold(features, in_dims[0], batch), fold(masks, in_dims[1], batch)
         return unfold(CarafeFunction.run(features, masks, kernel, groups, scale), batch), 0
@@ -58,19 +58,19 @@ _carafe = derivative("carafe", CarafeFunction.run)
 def carafe(
     features: Tensor, masks: Tensor, kernel_size: int, group_size: int, scale_factor: int
 ) -> Tensor:
-    """Scales features up, each new pixel a weighted sum of those around where it comes from.
+    """Upsamples features: each new pixel is a weighted sum of the pixels around its source.
 
-    "CARAFE: Content-Aware ReAssembly of FEatures" (Wang et al., 2019), equation 4. The pixel
-    (y, x) of the result weights the ``kernel_size ** 2`` features around (y // scale_factor,
-    x // scale_factor), row by row, zeros beyond the map. Weights and sums are never below float32,
-    whatever the dtype of ``features``; masks may have another dtype. Differentiable once.
+    See "CARAFE: Content-Aware ReAssembly of FEatures" (Wang et al., 2019), equation 4. Pixel (y, x)
+    of the result weights the ``kernel_size ** 2`` features around (y // scale_factor, x //
+    scale_factor), row by row, with zeros outside the feature map. Weights and sums use at least
+    float32, whatever the dtype of ``features``. Masks may have another dtype. Differentiable once.
 
     Args:
         features: ``[N, C, H, W]``.
         masks: ``[N, group_size * kernel_size ** 2, scale_factor * H, scale_factor * W]``, the
-            weights of each new pixel, for one group of channels after another.
-        kernel_size: pixels per side that are weighted, odd.
-        group_size: groups of channels that have masks of their own; it divides C.
+            weights of each new pixel, one channel group after another.
+        kernel_size: pixels per side of the weighted neighbourhood, odd.
+        group_size: number of channel groups, each with its own masks. It must divide C.
         scale_factor: new pixels per pixel and side.
 
     Returns:
@@ -105,11 +105,11 @@ class CARAFE(Module):
         self.scale_factor = scale_factor
 
     def forward(self, features: Tensor, masks: Tensor) -> Tensor:
-        """``[N, C, H, W]`` and ``[N, G * k * k, s * H, s * W]`` to ``[N, C, s * H, s * W]``."""
+        """Upsamples ``[N, C, H, W]`` with ``[N, G * k * k, s * H, s * W]`` by the factor s."""
         return carafe(features, masks, self.kernel_size, self.group_size, self.scale_factor)
 
     def extra_repr(self) -> str:
-        """The arguments."""
+        """Returns the arguments."""
         return (
             f"kernel_size={self.kernel_size}, group_size={self.group_size}, "
             f"scale_factor={self.scale_factor}"

@@ -1,4 +1,4 @@
-"""Overlap of point sets' hulls with polygons."""
+"""Overlap of the convex hulls of point sets with polygons."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ _convex_iou = undifferentiable("convex_iou")
 
 
 def convex_iou(pointsets: Tensor, polygons: Tensor) -> Tensor:
-    """Intersection over union of every point set's convex hull with every quadrilateral.
+    """Computes the IoU of every point set's convex hull with every quadrilateral.
 
-    How RepPoints of rotated boxes are matched ("Oriented RepPoints for Aerial Object Detection", Li
-    et al., 2022, section 3.3). Computed in float64. A quadrilateral may turn either way and may be
-    concave. An overlap without value (0/0, NaN or infinite numbers) is 0. Not differentiable; see
-    :func:`convex_giou`.
+    "Oriented RepPoints for Aerial Object Detection" (Li et al., 2022), section 3.3, matches the
+    RepPoints of rotated boxes by this overlap. It is computed in float64. Corners may run in either
+    direction, and a quadrilateral may be concave. An undefined overlap (0/0, NaN or infinite
+    coordinates) is 0. Not differentiable; see :func:`convex_giou`.
 
     Args:
         pointsets: ``[N, 18]``, nine points (x1, y1, ..., x9, y9) in pixels, in any order.
@@ -38,7 +38,7 @@ def convex_iou(pointsets: Tensor, polygons: Tensor) -> Tensor:
 
 
 class ConvexGIoUFunction(Function):
-    """Differentiable in the point sets, once."""
+    """Autograd function, differentiable once in the point sets."""
 
     @staticmethod
     def forward(pointsets: Tensor, polygons: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class ConvexGIoUFunction(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, int | None], pointsets: Tensor, polygons: Tensor
     ) -> tuple[Tensor, int]:
-        """One call for the pairs of all entries."""
+        """Makes one call over the pairs of all batch entries."""
         batch = info.batch_size
         given = zip((pointsets, polygons), in_dims, strict=True)
         folded = (front(x, dim, batch).flatten(0, 1) for x, dim in given)
@@ -70,19 +70,21 @@ _convex_giou = derivative("convex_giou", ConvexGIoUFunction.run)
 
 
 def convex_giou(pointsets: Tensor, polygons: Tensor) -> Tensor:
-    """Generalized IoU of each point set's convex hull with its quadrilateral.
+    """Computes the generalized IoU of each point set's convex hull with its quadrilateral.
 
-    "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4, with the convex
-    hull of both as the enclosing shape; the loss of "Oriented RepPoints" (Li et al., 2022, section
-    3.2). Computed in float64. Differentiable once in the point sets: points within a hull have no
-    gradient, of equal points the first has it all, and where a side of the hull lies on one of the
-    quadrilateral the intersection's is the mean of the one-sided derivatives. There is none for the
-    quadrilaterals.
-    A ratio of 0 / 0 counts as 0; a number that is NaN or infinite gives NaN, in the gradient too.
+    See "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4; the enclosing
+    shape is the convex hull of both. "Oriented RepPoints" (Li et al., 2022, section 3.2) uses it as
+    a loss. Computed in float64. A ratio of 0/0 counts as 0. A NaN or infinite coordinate gives NaN,
+    also in the gradient.
+
+    Differentiable once in the point sets; the quadrilaterals get no gradient. Points inside a hull
+    have no gradient, and the first of equal points gets all of it. Where a side of the hull lies on
+    a side of the quadrilateral, the derivative of the intersection is the mean of the one-sided
+    derivatives.
 
     Args:
         pointsets: ``[N, 18]``, nine points (x1, y1, ..., x9, y9) in pixels, in any order.
-        polygons: ``[N, 8]``, corners (x1, y1, ..., x4, y4) in order; they may turn either way.
+        polygons: ``[N, 8]``, corners (x1, y1, ..., x4, y4) in order, in either direction.
 
     Returns:
         ``[N]`` in [-1, 1]: float64 if one of the inputs is, otherwise float32.

@@ -14,7 +14,7 @@ _BACKWARD = torch.ops.detops.corner_pool_backward.default
 
 
 class CornerPoolFunction(Function):
-    """Differentiable once."""
+    """Autograd function, differentiable once."""
 
     @staticmethod
     def forward(input: Tensor, mode: str) -> Tensor:
@@ -24,18 +24,18 @@ class CornerPoolFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Keeps both maps: where they are equal, a pixel was the largest so far."""
+        """Keeps input and output: where they are equal, a pixel is the largest so far."""
         input, ctx.mode = inputs
         ctx.save_for_backward(input, output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Each pixel gets the gradients of those that it was the largest for."""
+        """Sums the gradients of all pixels into the pixel that was the largest for them."""
         return raw(_BACKWARD, grad, *ctx.saved_tensors, ctx.mode), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, input: Tensor, mode: str) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         folded = fold(input, in_dims[0], info.batch_size)
         return unfold(CornerPoolFunction.run(folded, mode), info.batch_size), 0
 
@@ -45,14 +45,14 @@ _corner_pool = derivative("corner_pool", CornerPoolFunction.run)
 
 @torch.fx.wrap
 def corner_pool(input: Tensor, mode: str) -> Tensor:
-    """The largest feature from each pixel to one side of the map.
+    """Returns the largest feature between each pixel and one side of the feature map.
 
-    "CornerNet" (Law and Deng, 2018), section 3.2, whose top-left corner pooling is the sum of "top"
-    and "left". "top" looks from a pixel down to the last row, and so finds what the top border of a
-    box has below it; "bottom" looks up, "left" to the right, "right" to the left. It is
-    ``torch.cummax`` along that axis, backwards for "top" and "left": a NaN is larger than anything,
-    and of equals the one that the way ends at, the nearest to the pixel, gets the gradient.
-    Differentiable once.
+    See "CornerNet" (Law and Deng, 2018), section 3.2. Its top-left corner pooling is the sum of
+    "top" and "left". "top" scans from a pixel down to the last row, to find what lies below the top
+    border of a box. "bottom" scans up, "left" to the right, "right" to the left. The result is that
+    of ``torch.cummax`` along the axis, in reverse for "top" and "left". NaN is larger than
+    anything. Of equal features, the one nearest to the pixel gets the gradient. Differentiable
+    once.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
@@ -62,7 +62,7 @@ def corner_pool(input: Tensor, mode: str) -> Tensor:
         ``[N, C, H, W]`` in the dtype of ``input``.
 
     Raises:
-        RuntimeError: a wrong shape or dtype; another mode.
+        RuntimeError: a wrong shape or dtype; an unknown mode.
 
     Example:
         >>> corner_pool(torch.tensor([[[[1.0, 3, 2, 4, 0]]]]), "right").tolist()
@@ -84,5 +84,5 @@ class CornerPool(PoolingModule):
         self.mode = mode
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` to the same."""
+        """Pools ``[N, C, H, W]`` to the same shape."""
         return corner_pool(x, self.mode)

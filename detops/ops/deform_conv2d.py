@@ -14,7 +14,7 @@ from ._shared import Function, Pair, as_pair, raw
 
 
 class DeformConv2dFunction(Function):
-    """Once differentiable in every tensor."""
+    """Autograd function, differentiable once in every tensor."""
 
     generate_vmap_rule = True
 
@@ -32,13 +32,13 @@ class DeformConv2dFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Keeps the tensors, not the samples, which are many times as large."""
+        """Keeps the tensors but not the samples, which are many times larger."""
         *tensors, ctx.window = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients that are wanted, of all tensors in one go."""
+        """Computes the gradients that are needed, of all tensors in one call."""
         wanted = list(ctx.needs_input_grad[:5])
         input, offset, mask, weight, bias = ctx.saved_tensors
         stride, padding, dilation = ctx.window
@@ -65,25 +65,25 @@ def deform_conv2d(
     dilation: Pair = (1, 1),
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Convolution whose kernel points are moved at each position, and with ``mask`` also weighted.
+    """Convolves with kernel taps that move at each position and, with ``mask``, are weighted.
 
-    "Deformable Convolutional Networks" (Dai et al., 2017), equation 2, and with ``mask``
-    "Deformable ConvNets v2" (Zhu et al., 2019), equation 1. Samples are bilinear; the image
-    continues with zeros. A sample whose place is NaN or infinite is 0 and sends no gradient back.
-    The arithmetic is that of ``input``'s dtype, float32 at least; the other tensors may have other
-    floating dtypes, and are not rounded to the one of ``input``. On a GPU, samples are rounded to a
-    half type that ``input`` and ``weight`` share before they are multiplied, for its tensor cores.
+    See "Deformable Convolutional Networks" (Dai et al., 2017), equation 2, and with ``mask``
+    "Deformable ConvNets v2" (Zhu et al., 2019), equation 1. Samples are bilinear, and zero outside
+    the image. A sample at a NaN or infinite position is 0 and has no gradient. The arithmetic uses
+    the dtype of ``input``, but at least float32. The other tensors may have other floating dtypes,
+    and are not rounded to that of ``input``. On a GPU, if ``input`` and ``weight`` share a
+    half-precision dtype, samples are rounded to it before the product, to use tensor cores.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
-        offset: ``[N, 2 * D * kh * kw, oh, ow]`` pixels, first y and then x for each kernel point,
-            for each of D groups of channels.
-        weight: ``[O, C / groups, kh, kw]``; the shapes tell the number of groups.
+        offset: ``[N, 2 * D * kh * kw, oh, ow]`` in pixels, y and then x for each kernel tap, for
+            each of D groups of channels.
+        weight: ``[O, C / groups, kh, kw]``; the shapes determine the number of groups.
         bias: ``[O]``.
         stride: pixels between neighbouring positions, one number or (vertical, horizontal).
         padding: zeros around the image, likewise.
-        dilation: pixels between neighbouring kernel points, likewise.
-        mask: ``[N, D * kh * kw, oh, ow]``, what each sample is multiplied with.
+        dilation: pixels between neighbouring kernel taps, likewise.
+        mask: ``[N, D * kh * kw, oh, ow]``, the factor of each sample.
 
     Returns:
         ``[N, O, oh, ow]`` in the dtype of ``input``.
@@ -145,14 +145,14 @@ class DeformConv2d(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new parameters, as a plain convolution does."""
+        """Draws new parameters from the same distribution as a plain convolution."""
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(math.prod(self.weight.shape[1:]))
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Tensor, offset: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``[N, C, H, W]``, offsets and a mask to ``[N, O, oh, ow]``."""
+        """Convolves ``[N, C, H, W]`` with offsets and a mask to ``[N, O, oh, ow]``."""
         return deform_conv2d(
             input,
             offset,
@@ -165,7 +165,7 @@ class DeformConv2d(Module):
         )
 
     def extra_repr(self) -> str:
-        """The arguments."""
+        """Returns the arguments."""
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "

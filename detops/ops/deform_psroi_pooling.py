@@ -23,13 +23,13 @@ class _Pooling(NamedTuple):
 
 
 class DeformPSRoIPoolFunction(Function):
-    """Differentiable in the input and the offsets; no gradient reaches the boxes."""
+    """Autograd function, differentiable in input and offsets. Boxes get no gradient."""
 
     @staticmethod
     def forward(
         input: Tensor, boxes: Tensor, offset: Tensor | None, pooling: _Pooling
     ) -> tuple[Tensor, Tensor]:
-        """See :func:`deform_psroi_pooling`; gives the number of samples of each bin too."""
+        """See :func:`deform_psroi_pooling`. Also returns the number of samples of each bin."""
         return _C.deform_psroi_pool_forward(input, boxes, offset, *pooling)
 
     @staticmethod
@@ -41,7 +41,7 @@ class DeformPSRoIPoolFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
-        """Both gradients in one call."""
+        """Computes both gradients in one call."""
         input, boxes, offset, count = ctx.saved_tensors
         p = ctx.pooling
         sizes = (p.spatial_scale, p.group_size, p.part_size, p.sample_per_part, p.trans_std)
@@ -59,7 +59,7 @@ class DeformPSRoIPoolFunction(Function):
         offset: Tensor | None,
         pooling: _Pooling,
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
@@ -92,33 +92,33 @@ def deform_psroi_pooling(
     trans_std: float = 0.0,
     no_trans: bool = False,
 ) -> Tensor:
-    """Pools each box into a grid of bins, each shifted by an offset of its own.
+    """Pools each box into a grid of bins, each shifted by its own offset.
 
-    "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2, with the arithmetic of its
-    published kernels. Corners are rounded to whole pixels, both ends included; a RoI is at least
-    0.1 pixels wide. A bin is the mean of ``sample_per_part ** 2`` bilinear samples, of which those
-    more than half a pixel outside the map are left out; without any it is 0, as for a NaN or
-    infinite box or offset. With ``group_size`` G > 1 the bins of cell (i, j) of a G x G grid read
-    channel ``(c * G + i) * G + j`` for channel c of the result (position-sensitive pooling, as in
-    "R-FCN", Dai et al., 2016). Coordinates and sums are never below float32, whatever the dtype of
-    ``input``; boxes and offsets may have other dtypes. The modulation of "Deformable ConvNets v2"
-    (Zhu et al., 2019) is a product outside of this function.
+    See "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2. The arithmetic is that
+    of its published kernels. Corners are rounded to whole pixels, both ends included. A RoI is at
+    least 0.1 pixels wide. A bin is the mean of ``sample_per_part ** 2`` bilinear samples, without
+    those more than half a pixel outside the feature map. A bin without samples is 0, and so are
+    those with a NaN or infinite box or offset. With ``group_size`` G > 1, the bins of cell (i, j)
+    of a G x G grid read channel ``(c * G + i) * G + j`` for channel c of the result
+    (position-sensitive pooling, as in "R-FCN", Dai et al., 2016). Coordinates and sums use at least
+    float32, whatever the dtype of ``input``. Boxes and offsets may have other dtypes. The
+    modulation of "Deformable ConvNets v2" (Zhu et al., 2019) is a product outside this function.
 
     Args:
         input: ``[N, output_channels * group_size ** 2, H, W]``, contiguous or channels_last; the
             result has the same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        offset: ``[K, 2 * classes, part_size, part_size]``, for each class of channels (equal shares
-            of ``output_channels``) x, then y, as fractions of the RoI's size over ``trans_std``.
-            None: no offsets.
-        output_size: bins, ``(height, width)`` or one number for both.
+        offset: ``[K, 2 * classes, part_size, part_size]``, x and then y for each class of channels
+            (equal parts of ``output_channels``). Multiplied by ``trans_std``, they are fractions of
+            the RoI's size. None: no offsets.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
         output_channels: channels of the result.
         group_size: cells per side of the grid of position-sensitive channels.
         part_size: cells per side of the grid of offsets; the height of the output by default.
         sample_per_part: samples per bin and axis, at most 64.
-        trans_std: what offsets are multiplied by.
-        no_trans: leave the offsets aside, as if they were None.
+        trans_std: factor of the offsets.
+        no_trans: ignores the offsets, as if they were None.
 
     Returns:
         ``[K, output_channels, height, width]`` in the dtype of ``input``.
@@ -191,7 +191,7 @@ class DeformPSRoIPooling(PoolingModule):
     def forward(
         self, input: Tensor, rois: Tensor | list[Tensor], offset: Tensor | None = None
     ) -> Tensor:
-        """``[N, C, H, W]``, boxes and offsets to ``[K, output_channels, height, width]``."""
+        """Pools ``[N, C, H, W]``, boxes and offsets to ``[K, output_channels, height, width]``."""
         return deform_psroi_pooling(
             input,
             rois,

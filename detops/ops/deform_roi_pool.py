@@ -19,7 +19,7 @@ class _Pooling(NamedTuple):
 
 
 class DeformRoIPoolFunction(Function):
-    """Differentiable once in the input and the offsets; no gradient reaches the boxes."""
+    """Autograd function, differentiable once in input and offsets. Boxes get no gradient."""
 
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, offset: Tensor | None, pooling: _Pooling) -> Tensor:
@@ -34,7 +34,7 @@ class DeformRoIPoolFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
-        """Both gradients in one call."""
+        """Computes both gradients in one call."""
         input, boxes, offset = ctx.saved_tensors
         p, wanted = ctx.pooling, ctx.needs_input_grad
         moved = offset if wanted[2] or offset is None else offset.detach()
@@ -53,7 +53,7 @@ class DeformRoIPoolFunction(Function):
         offset: Tensor | None,
         pooling: _Pooling,
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
@@ -80,26 +80,26 @@ def deform_roi_pool(
     sampling_ratio: int = 0,
     gamma: float = 0.1,
 ) -> Tensor:
-    """RoIAlign whose bins are each moved by a learned offset.
+    """Pools like RoIAlign, with each bin moved by a learned offset.
 
-    "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2, on the samples of
-    "Mask R-CNN" (He et al., 2017): pixel centres match, as with ``aligned`` in :func:`roi_align`,
-    and without offsets the two are the same. A sample outside ``[-1, H] x [-1, W]`` counts as 0;
-    between the border and that limit the border's value is taken, whose slope is 0. NaN, infinite
-    and, with adaptive sampling, inverted bins give zeros. Coordinates and sums are never below
-    float32, whatever the dtype of ``input``; boxes and offsets may have other dtypes. The
-    modulation of "Deformable ConvNets v2" (Zhu et al., 2019) is a product with the result.
-    Differentiable once.
+    See "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2; the samples are those
+    of "Mask R-CNN" (He et al., 2017). Pixel centres match, as with ``aligned`` in
+    :func:`roi_align`. Without offsets, the two ops are the same. A sample outside
+    ``[-1, H] x [-1, W]`` counts as 0. Between that limit and the border, it has the value at the
+    border and a slope of 0. NaN, infinite and, with adaptive sampling, inverted bins give zeros.
+    Coordinates and sums use at least float32, whatever the dtype of ``input``. Boxes and offsets
+    may have other dtypes. The modulation of "Deformable ConvNets v2" (Zhu et al., 2019) is a
+    product with the result. Differentiable once.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        offset: ``[K, 2, height, width]``, x, then y, of each bin as fractions of the RoI's size
-            over ``gamma``. None: no offsets.
-        output_size: bins, ``(height, width)`` or one number for both.
+        offset: ``[K, 2, height, width]``, x and then y of each bin. Multiplied by ``gamma``, they
+            are fractions of the RoI's size. None: no offsets.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
-        sampling_ratio: samples per bin and axis, at most 64; not positive: about one per pixel.
-        gamma: what offsets are multiplied by.
+        sampling_ratio: samples per bin and axis, at most 64; if not positive, about one per pixel.
+        gamma: factor of the offsets.
 
     Returns:
         ``[K, C, height, width]`` in the dtype of ``input``.
@@ -147,7 +147,7 @@ class DeformRoIPool(PoolingModule):
     def forward(
         self, input: Tensor, rois: Tensor | list[Tensor], offset: Tensor | None = None
     ) -> Tensor:
-        """``[N, C, H, W]``, boxes and offsets to ``[K, C, height, width]``."""
+        """Pools ``[N, C, H, W]``, boxes and offsets to ``[K, C, height, width]``."""
         return deform_roi_pool(
             input,
             rois,

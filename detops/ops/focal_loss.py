@@ -1,4 +1,4 @@
-"""The sigmoid focal loss."""
+"""Sigmoid focal loss."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ _sum_kernel = kernel("sigmoid_focal_loss_sum")
 
 
 class SigmoidFocalLossFunction(Function):
-    """Differentiable once; keeps nothing but its arguments."""
+    """Autograd function, differentiable once. It keeps only its arguments."""
 
     @staticmethod
     def forward(inputs: Tensor, targets: Tensor, alpha: float, gamma: float) -> Tensor:
@@ -46,7 +46,7 @@ class SigmoidFocalLossFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        """One pass more, from the same arguments."""
+        """Computes the gradients from the arguments, in another pass."""
         inputs, targets = ctx.saved_tensors
         grad = grad.expand_as(inputs)
         to_inputs = raw(_C.sigmoid_focal_loss_backward, grad, inputs, targets, ctx.alpha, ctx.gamma)
@@ -59,14 +59,14 @@ class SigmoidFocalLossFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
     ) -> tuple[Tensor, int]:
-        """All elements in one call."""
+        """Computes all elements in one call."""
         size = info.batch_size
         x, t = front(inputs, in_dims[0], size), front(targets, in_dims[1], size)
         return SigmoidFocalLossFunction.run(x, t, alpha, gamma), 0
 
 
 class SigmoidFocalLossSumFunction(SigmoidFocalLossFunction):
-    """The sum, in the same terms."""
+    """Autograd function of the sum of the losses."""
 
     @staticmethod
     def forward(inputs: Tensor, targets: Tensor, alpha: float, gamma: float) -> Tensor:
@@ -77,7 +77,7 @@ class SigmoidFocalLossSumFunction(SigmoidFocalLossFunction):
     def vmap(
         info: Any, in_dims: tuple, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
     ) -> tuple[Tensor, int]:
-        """All elements in one call, and a sum for each entry."""
+        """Computes all elements in one call, then a sum per batch entry."""
         rule = SigmoidFocalLossFunction.vmap
         loss, _ = rule(info, in_dims, inputs, targets, alpha, gamma)
         wide = torch.promote_types(loss.dtype, torch.float32)
@@ -98,7 +98,7 @@ def _loss(inputs: Tensor, targets: Tensor, alpha: float, gamma: float, reduction
         return _elements(inputs, targets, alpha, gamma)
     total = _sum(inputs, targets, alpha, gamma)
     if reduction == "mean":
-        # With a dimension: vmap over nothing cannot divide single numbers.
+        # Keep a dimension: vmap over an empty batch cannot divide scalars.
         total = (total.view(1) / inputs.numel()).view(())
     if not inputs.is_meta and torch.is_autocast_enabled(inputs.device.type):
         return total
@@ -115,23 +115,23 @@ def sigmoid_focal_loss(
     gamma: float = 2,
     reduction: str = "none",
 ) -> Tensor:
-    """Binary cross entropy in which what is predicted well counts little.
+    """Computes a binary cross entropy that weights well-predicted elements less.
 
-    "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5:
-    ``alpha_t (1 - p_t)^gamma`` times the cross entropy, where ``p_t`` is the probability given to
-    the target. Finite for all finite inputs. Sums are taken in a fixed order, and in float32 at
-    least. Differentiable once, in ``targets`` as well.
+    It is defined in "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5:
+    ``alpha_t (1 - p_t)^gamma`` times the cross entropy, where ``p_t`` is the predicted probability
+    of the target. It is finite for all finite inputs. Sums have a fixed order and use at least
+    float32. Differentiable once, also in ``targets``.
 
     Args:
         inputs: logits, of any shape.
-        targets: of the same shape, 1 for what is there and 0 for what is not, or in between.
-        alpha: weight of the positive targets in [0, 1], 1 - alpha that of the negative ones; -1
-            for no weights.
+        targets: of the same shape, 1 for positive and 0 for negative elements, or in between.
+        alpha: weight of the positive targets in [0, 1]; the negative ones have 1 - alpha. -1 for no
+            weights.
         gamma: exponent; 0 is plain cross entropy.
         reduction: ``none``, ``mean`` or ``sum``.
 
     Returns:
-        The loss of each element, or one number, in the wider of the two dtypes; under autocast in
+        The loss of each element, or a scalar, in the wider of the two dtypes; under autocast in
         float32.
 
     Raises:

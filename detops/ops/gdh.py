@@ -1,4 +1,4 @@
-"""contiguous().view(-1): an op in the manner of ATen's own."""
+"""contiguous().view(-1): an op in the style of ATen."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ _copy = torch.ops.detops.gdh_forward.default
 
 
 class GdhFunction(Function):
-    """The copy of a tensor that is not contiguous."""
+    """Autograd function that copies a tensor that is not contiguous."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        """The kernel."""
+        """Runs the kernel."""
         return _copy(x)
 
     @staticmethod
@@ -27,15 +27,14 @@ class GdhFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """Elements keep their values and change their places only: so do gradients."""
+        """Restores the shape: the op only moves elements, so gradients only move back."""
         return grad.reshape(ctx.sizes)
 
 
 def _view(x: Tensor) -> Tensor:
     check_dense("gdh", "x", x)
-    # A view is ATen's, which knows how to tell autograd and functionalization that memory is
-    # shared. Compilers and transforms make their own copies, and may not know yet whether there
-    # is one to make.
+    # ATen's view registers with autograd and functionalization that memory is shared. Compilers and
+    # transforms make their own copies, and may not have decided yet whether to copy.
     if torch.compiler.is_compiling() or is_watched() or x.is_contiguous():
         return x.contiguous().view(-1)
     flat: Tensor = GdhFunction.run(x)
@@ -43,22 +42,22 @@ def _view(x: Tensor) -> Tensor:
 
 
 _gdh = composition("gdh", _view)
-# Functionalization and vmap know only ATen's views: they get the calls that gdh stands for.
+# Functionalization and vmap support only views of ATen, so they run the calls behind gdh.
 for _key in ("Functionalize", "FuncTorchBatched"):
     implementation("gdh", _key, lambda x: x.contiguous().view(-1))
 
 
 def gdh(x: Tensor) -> Tensor:
-    """``x.contiguous().view(-1)``, differentiable any number of times.
+    """Returns ``x.contiguous().view(-1)``, differentiable any number of times.
 
     Args:
-        x: any shape and dtype that is not quantized, strided.
+        x: strided tensor of any shape and any dtype that is not quantized.
 
     Returns:
-        ``[numel]``: a view of ``x`` where that is contiguous, else a copy.
+        ``[numel]``: a view of ``x`` if it is contiguous, else a copy.
 
     Raises:
-        RuntimeError: ``x`` is quantized, nested, sparse or of another layout than strided.
+        RuntimeError: ``x`` is quantized, nested, sparse or otherwise not strided.
 
     Example:
         >>> gdh(torch.tensor([[1, 2], [3, 4]]).T)

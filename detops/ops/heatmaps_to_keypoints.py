@@ -1,4 +1,4 @@
-"""From heat maps to keypoints."""
+"""Conversion of heat maps to keypoints."""
 
 from torch import Tensor
 
@@ -8,22 +8,22 @@ _heatmaps_to_keypoints = constant("heatmaps_to_keypoints")
 
 
 def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """The place of each heat map's maximum in its box, and the maximum.
+    """Finds the maximum of each heat map and its position in the box.
 
-    "Mask R-CNN" (He et al., 2017), section 5. As in maskrcnn-benchmark, detectron2 and torchvision,
-    a map is enlarged to the pixels of its box by bicubic interpolation (Keys, 1981, with a = -0.75,
-    as ``torch.nn.functional.interpolate`` has it), and the largest pixel is taken, of equals the
-    first. A side is at least one pixel long; of one with more than 16 pixels a cell, 16 a cell are
-    told apart. A NaN is larger than anything. Computed in float32 at least; the same pixel on every
-    instruction set and number of threads. Not differentiable.
+    See "Mask R-CNN" (He et al., 2017), section 5. As in maskrcnn-benchmark, detectron2 and
+    torchvision, a heat map is enlarged to the pixels of its box by bicubic interpolation (Keys,
+    1981, with a = -0.75, as in ``torch.nn.functional.interpolate``), and the first of its largest
+    pixels is taken. A side is at least one pixel long. If it has more than 16 pixels per cell, 16
+    per cell are searched. NaN is larger than anything. Computed in at least float32. The pixel is
+    the same on every instruction set and number of threads. Not differentiable.
 
     Args:
-        maps: ``[K, N, H, W]``, a map per keypoint.
+        maps: ``[K, N, H, W]``, one heat map per keypoint.
         boxes: ``[K, 4]`` as (x1, y1, x2, y2) in pixels.
 
     Returns:
-        the centres of pixels, ``[K, N, 3]`` as (x, y, 1) in the dtype of ``boxes``, and the maxima,
-        ``[K, N]`` in that of ``maps``.
+        The pixel centres, ``[K, N, 3]`` as (x, y, 1) in the dtype of ``boxes``, and the maxima,
+        ``[K, N]`` in the dtype of ``maps``.
 
     Raises:
         RuntimeError: wrong shapes, dtypes or devices.

@@ -11,29 +11,29 @@ from ..module import Module
 from ..registration import CONTRACTS, derivative
 from ._shared import Function, raw
 
-# Resolved once: a call costs about as much as the op.
+# Resolved once: the lookup costs about as much as the op.
 _forward = torch.ops.detops.lltm_forward.default
 _backward = torch.ops.detops.lltm_backward.default
 
 
 def _last(steps: Tensor, before: Tensor) -> Tensor:
-    """The last state or cell, which the next call starts from, in memory of its own."""
+    """Returns a copy of the last state or cell, which the next call starts from."""
     return steps[-1].to(before.dtype, copy=True) if steps.size(0) else before.clone()
 
 
 class LltmCellFunction(Function):
-    """The state and the cell, float32 or wider; differentiable once, in all arguments."""
+    """Autograd function of one step, in at least float32. Differentiable once in all arguments."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The kernel."""
+        """Runs the kernel."""
         return _forward(*tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-        """Keeps all but the bias, and the gates."""
+        """Keeps all arguments except the bias, and all outputs."""
         input, weights, _, h, c = inputs
         ctx.mark_non_differentiable(output[2])
         ctx.set_materialize_grads(False)
@@ -43,7 +43,7 @@ class LltmCellFunction(Function):
     def backward(
         ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:
-        """One step back."""
+        """Propagates the gradients through one step."""
         return _step_back(ctx, grad_h, None, grad_c)
 
 
@@ -63,19 +63,22 @@ def _step_back(
 
 
 class LltmFunction(Function):
-    """All states, the last one again and the last cell; differentiable once, in all arguments."""
+    """Autograd function of a sequence: all states, the last state and the last cell.
+
+    Differentiable once in all arguments.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
-        """The kernel."""
+        """Runs the kernel."""
         output, cells, gates = _forward(*tensors)
         return output, _last(output, tensors[3]), _last(cells, tensors[4]), cells, gates
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-        """Keeps all but the bias, and what only the way back needs."""
+        """Keeps all arguments except the bias, and all states, cells and gates."""
         input, weights, _, h, c = inputs
         ctx.mark_non_differentiable(*output[3:])
         ctx.set_materialize_grads(False)
@@ -85,7 +88,7 @@ class LltmFunction(Function):
     def backward(
         ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
-        """Back through all steps."""
+        """Propagates the gradients through all steps."""
         return _step_back(ctx, grad_output, grad_h, grad_c)
 
 
@@ -93,7 +96,7 @@ _NAMES = ("input", "weights", "bias", "h", "c")
 
 
 def _cell(*args: Tensor) -> tuple[Tensor, Tensor]:
-    CONTRACTS["lltm_cell"].check(dict(zip(_NAMES, args, strict=True)))  # the raw op is lltm's, too
+    CONTRACTS["lltm_cell"].check(dict(zip(_NAMES, args, strict=True)))  # lltm shares the raw op
     new_h, new_c, _ = LltmCellFunction.run(*args)
     return new_h, new_c.to(new_h.dtype)
 
@@ -106,24 +109,25 @@ _lltm = derivative("lltm", lambda *args: LltmFunction.run(*args)[:3])
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step of the LLTM of the PyTorch tutorial "Custom C++ and CUDA Extensions".
+    """Computes one step of the LLTM of the PyTorch tutorial "Custom C++ and CUDA Extensions".
 
-    With ``i, o, g = [h, input] @ weights.T + bias`` in three equal parts::
+    With ``i, o, g = [h, input] @ weights.T + bias``, split into three equal parts::
 
         c' = c + elu(g) * sigmoid(i)
         h' = tanh(c') * sigmoid(o)
 
-    Differentiable once, in all arguments.
+    Differentiable once in all arguments.
 
     Args:
         input: ``[B, I]``, floating.
-        weights: ``[3H, H + I]``, like all that follow of the dtype and device of ``input``.
+        weights: ``[3H, H + I]``; like all following arguments, it has the dtype and device of
+            ``input``.
         bias: ``[3H]``.
-        h: ``[B, H]``, the state before.
-        c: ``[B, H]``, the cell before.
+        h: ``[B, H]``, the previous state.
+        c: ``[B, H]``, the previous cell.
 
     Returns:
-        The state and the cell after, ``[B, H]`` each.
+        The new state and the new cell, ``[B, H]`` each.
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
@@ -140,20 +144,22 @@ def lltm_cell(
 def lltm(
     input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`lltm_cell` over all steps of a sequence, in one call.
+    """Runs :func:`lltm_cell` over all steps of a sequence, in one call.
 
-    The inputs of all steps meet their weights in one matrix product before the loop, and the
-    gradient of the weights is one product after it; on a GPU nothing waits for the host.
+    One matrix product before the loop multiplies the inputs of all steps with their weights, and
+    one product after it gives the gradient of the weights. On a GPU, the op runs asynchronously.
 
     Args:
         input: ``[T, B, I]``, floating.
-        weights: ``[3H, H + I]``, like all that follow of the dtype and device of ``input``.
+        weights: ``[3H, H + I]``; like all following arguments, it has the dtype and device of
+            ``input``.
         bias: ``[3H]``.
         h: ``[B, H]``, the state before the first step.
         c: ``[B, H]``, the cell before the first step.
 
     Returns:
-        The states after each step, ``[T, B, H]``; the last state and the last cell, ``[B, H]``.
+        The states after each step, ``[T, B, H]``; the last state and the last cell, ``[B, H]``
+        each.
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
@@ -168,7 +174,7 @@ def lltm(
 
 
 class _LLTMParameters(Module):
-    """What a step and a sequence share: their parameters can be exchanged."""
+    """The parameters of a step or a sequence, which are interchangeable."""
 
     def __init__(self, input_features: int, state_size: int) -> None:
         super().__init__()
@@ -179,13 +185,13 @@ class _LLTMParameters(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew, uniformly from +-1 / sqrt(H)."""
+        """Draws new parameters uniformly from [-1 / sqrt(H), 1 / sqrt(H)]."""
         bound = 1 / math.sqrt(self.state_size) if self.state_size else 0
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
     def extra_repr(self) -> str:
-        """The sizes."""
+        """Returns the sizes."""
         return f"{self.input_features}, {self.state_size}"
 
 
@@ -200,7 +206,7 @@ class LLTM(_LLTMParameters):
     """
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """``[B, I]`` and twice ``[B, H]`` to twice ``[B, H]``; see :func:`lltm_cell`."""
+        """Turns ``[B, I]`` and two ``[B, H]`` into two ``[B, H]``; see :func:`lltm_cell`."""
         h, c = state
         return lltm_cell(input, self.weights, self.bias, h, c)
 
@@ -218,13 +224,13 @@ class LLTMSequence(_LLTMParameters):
     def forward(
         self, input: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """``[T, B, I]`` to ``[T, B, H]`` and a state of twice ``[B, H]``; see :func:`lltm`.
+        """Turns ``[T, B, I]`` into ``[T, B, H]`` and a state of two ``[B, H]``; see :func:`lltm`.
 
-        Without a state, from zeros.
+        By default, the initial state is zero.
         """
         if state is None:
             size = (input.size(1), self.state_size)
-            state = (input.new_zeros(size), input.new_zeros(size))  # torch.compile wants two
+            state = (input.new_zeros(size), input.new_zeros(size))  # torch.compile needs two
         h, c = state
         output, h, c = lltm(input, self.weights, self.bias, h, c)
         return output, (h, c)

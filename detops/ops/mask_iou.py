@@ -9,23 +9,23 @@ _mask_nms = plain("mask_nms")
 
 
 def mask_iou(masks1: Tensor, masks2: Tensor, mode: str = "iou") -> Tensor:
-    """The overlap of every pair of two sets of masks.
+    """Computes the overlap of every pair of masks from two sets.
 
-    Masks are packed to a bit per pixel, and bits counted 64 at a time and more; the numbers of
-    pixels are exact. The overlap with nothing, 0/0, is 0. Not differentiable.
+    Masks are packed to one bit per pixel, and bits are counted 64 or more at a time. Pixel counts
+    are exact. An overlap of 0/0 is 0. Not differentiable.
 
     Args:
-        masks1: ``[N, H, W]``, bool or uint8; what is not 0 belongs to the mask.
+        masks1: ``[N, H, W]``, bool or uint8; nonzero pixels belong to the mask.
         masks2: ``[M, H, W]``, likewise.
-        mode: ``"iou"``: shared pixels over those of the union; ``"iof"``: over those of the mask of
-            ``masks1``, as pycocotools has it for objects of ``masks2`` that are crowds.
+        mode: ``"iou"`` divides the shared pixels by those of the union, ``"iof"`` by those of the
+            mask of ``masks1``, as pycocotools does if the objects of ``masks2`` are crowds.
 
     Returns:
-        float32 ``[N, M]``, the quotients rounded to nearest: the same on every device, instruction
-        set and number of threads.
+        float32 ``[N, M]``, rounded to nearest; the same on every device, instruction set and number
+        of threads.
 
     Raises:
-        RuntimeError: wrong shape, dtype or device, sizes that differ, or another mode.
+        RuntimeError: wrong shape, dtype or device, sizes that differ, or an unknown mode.
 
     Example:
         >>> masks = torch.tensor([[[1, 1, 0, 0]], [[0, 1, 1, 1]]], dtype=torch.bool)
@@ -42,15 +42,15 @@ def mask_iou(masks1: Tensor, masks2: Tensor, mode: str = "iou") -> Tensor:
 def mask_nms(masks: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Keeps the highest-scoring masks that do not overlap a better one too much.
 
-    As :func:`nms`, with the overlaps of :func:`mask_iou`: masks are visited by descending score
-    (NaN first, ties in input order), and one falls when its IoU with a kept mask, rounded to
-    float32, is strictly greater than the threshold. An empty mask overlaps nothing. CUDA kernels
-    hold the matrix of all overlaps, the CPU's do not.
+    This is :func:`nms` with the overlaps of :func:`mask_iou`. Masks are visited by descending score
+    (NaN first, ties in input order). A mask is suppressed if its IoU with a kept mask, rounded to
+    float32, is strictly greater than the threshold. An empty mask overlaps nothing. The CUDA
+    kernels store the matrix of all overlaps, the CPU kernels do not.
 
     Args:
-        masks: ``[N, H, W]``, bool or uint8; what is not 0 belongs to the mask.
+        masks: ``[N, H, W]``, bool or uint8; nonzero pixels belong to the mask.
         scores: ``[N]``.
-        iou_threshold: overlap above which the lower-scoring mask falls.
+        iou_threshold: overlap above which the lower-scoring mask is suppressed.
 
     Returns:
         int64 ``[K]``: indices of the kept masks, by descending score; the same on every device,

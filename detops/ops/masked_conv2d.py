@@ -1,4 +1,4 @@
-"""A convolution at chosen places."""
+"""Convolution at selected positions."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ._shared import Function, Pair, as_pair, fold, one_by_one, raw, unfold
 
 
 class MaskedConv2dFunction(Function):
-    """Differentiable in features, weight and bias; no gradient reaches the mask."""
+    """Autograd function, differentiable in features, weight and bias. The mask gets no gradient."""
 
     @staticmethod
     def forward(
@@ -35,12 +35,12 @@ class MaskedConv2dFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """That of a deformable convolution that is not deformed."""
+        """Runs the backward pass of a deformable convolution with zero offsets."""
         features, mask, weight, bias = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[i] for i in (0, 2, 3)]
         taps = weight.size(2) * weight.size(3)
         offset = features.new_zeros(mask.size(0), 2 * taps, mask.size(1), mask.size(2))
-        # PyTorch compares no wider unsigned integers; of them, all but 0 are above it.
+        # PyTorch cannot compare wider unsigned integers. They are above 0 if they are nonzero.
         above = mask > 0 if mask.dtype.is_signed else mask.bool()
         gradients = raw(
             _C.deform_conv2d_backward,
@@ -65,7 +65,7 @@ class MaskedConv2dFunction(Function):
         stride: tuple[int, int],
         padding: tuple[int, int],
     ) -> tuple[Tensor, int]:
-        """One call over the folded images, or one for each set of weights."""
+        """Makes one call over the folded images, or one per set of weights."""
         batch = info.batch_size
         if in_dims[2] is None and in_dims[3] is None:
             images = fold(features, in_dims[0], batch), fold(mask, in_dims[1], batch)
@@ -88,18 +88,18 @@ def masked_conv2d(
     stride: Pair = 1,
     padding: Pair = 0,
 ) -> Tensor:
-    """A convolution where a mask is above 0, and zeros elsewhere.
+    """Convolves where a mask is above 0, and returns zeros elsewhere.
 
-    What "Region Proposal by Guided Anchoring" (Wang et al., 2019), section 3.4, runs its heads
-    with at inference: only the places that are computed take time. Sums are never below float32,
-    whatever the dtype of ``features``; the others may have other dtypes. Differentiable once; the
-    backward pass takes the time of the whole convolution.
+    "Region Proposal by Guided Anchoring" (Wang et al., 2019), section 3.4, runs its heads with this
+    op at inference. Only the positions that are computed take time. Sums use at least float32,
+    whatever the dtype of ``features``. The other tensors may have other dtypes. Differentiable
+    once; the backward pass takes the time of the whole convolution.
 
     Args:
         features: ``[N, C, H, W]``.
-        mask: ``[N, oh, ow]`` of any real dtype, a number for each place of the result.
+        mask: ``[N, oh, ow]`` of any real dtype, one element per position of the result.
         weight: ``[O, C, kh, kw]``.
-        bias: ``[O]``, for the places that are computed.
+        bias: ``[O]``, added at the positions that are computed.
         stride: one number or (vertical, horizontal).
         padding: zeros around the features, likewise.
 
@@ -120,7 +120,7 @@ def masked_conv2d(
 
 
 class MaskedConv2d(Module, nn.Conv2d):
-    """A convolution whose calls may have a mask; see :func:`masked_conv2d`.
+    """A convolution with an optional mask per call; see :func:`masked_conv2d`.
 
     Example:
         >>> convolution = MaskedConv2d(16, 32, kernel_size=3, padding=1)
@@ -141,7 +141,7 @@ class MaskedConv2d(Module, nn.Conv2d):
         self.window = as_pair(stride), as_pair(padding)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``[N, C, H, W]`` and ``[N, oh, ow]`` to ``[N, O, oh, ow]``; without a mask, all of it."""
+        """Convolves ``[N, C, H, W]`` to ``[N, O, oh, ow]``, where ``mask`` > 0 if it is given."""
         if mask is None:
             return super().forward(input)
         return masked_conv2d(input, mask, self.weight, self.bias, *self.window)

@@ -1,4 +1,4 @@
-"""The boxes around masks."""
+"""Bounding boxes of masks."""
 
 from torch import Tensor
 
@@ -8,17 +8,17 @@ _masks_to_boxes = constant("masks_to_boxes")
 
 
 def masks_to_boxes(masks: Tensor) -> Tensor:
-    """The box around the pixels of each mask that are not zero.
+    """Returns the bounding box of the nonzero pixels of each mask.
 
-    The corners are pixels of the mask: a single pixel gives a box without area. A mask that is zero
-    all over gives ``(0, 0, 0, 0)``. A NaN is not zero.
+    The corners are pixels of the mask, so a single pixel gives a box without area. An all-zero mask
+    gives ``(0, 0, 0, 0)``. NaN counts as nonzero.
 
     Args:
         masks: ``[N, H, W]`` of bool, any integer or any floating dtype.
 
     Returns:
-        float32 ``[N, 4]`` as (x1, y1, x2, y2) in pixels: also where H or W is 0, for which
-        torchvision drops the rows.
+        float32 ``[N, 4]`` as (x1, y1, x2, y2) in pixels, even if H or W is 0; torchvision then
+        drops the rows.
 
     Raises:
         RuntimeError: wrong shape or dtype.

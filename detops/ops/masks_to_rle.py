@@ -1,4 +1,4 @@
-"""Masks as run lengths."""
+"""Run-length encoding of masks."""
 
 import ctypes
 from typing import Any
@@ -12,12 +12,13 @@ _masks_to_rle = plain("masks_to_rle")
 
 @unscriptable
 def masks_to_rle(masks: Tensor) -> list[dict[str, Any]]:
-    """Encodes masks in COCO's compressed run lengths, ready for ``json.dump``.
+    """Encodes masks as COCO's compressed run lengths, ready for ``json.dump``.
 
-    The text is that of pycocotools' ``encode``: runs go down the columns, the first one is of
-    zeros, and a run ends where the value changes, so a uint8 mask must hold no more than two
-    values. Masks whose rows, columns or pixels are contiguous in memory are read in place; others
-    are copied first. The result is Python's: under ``torch.compile`` the call is a graph break.
+    The text equals that of ``encode`` in pycocotools. Runs go down the columns, and the first one
+    counts zeros. A run ends where the value changes, so a uint8 mask must have at most two values.
+    Masks whose rows, columns or pixels are contiguous in memory are read in place; others are
+    copied first. The result consists of Python objects, so the call breaks the graph of
+    ``torch.compile``.
 
     Args:
         masks: bool or uint8 ``[N, H, W]``, on any device: one mask at a time is copied to the host.

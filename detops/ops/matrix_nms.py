@@ -17,15 +17,15 @@ def matrix_nms(
 ) -> tuple[Tensor, Tensor]:
     """Lowers the scores of boxes that overlap better ones, all at once.
 
-    "SOLOv2: Dynamic and Fast Instance Segmentation" (Wang et al., 2020), with overlaps of boxes.
-    With f(IoU) = exp(-``sigma`` IoU^2) (``"gaussian"``) or 1 - IoU (``"linear"``), the score of a
-    box j is multiplied by the least of f(IoU_ij) / f(m_i) over the boxes i of its label that score
-    higher, where m_i is the largest IoU of i with a box that scores higher than i. Ties count in
-    input order.
+    See "SOLOv2: Dynamic and Fast Instance Segmentation" (Wang et al., 2020); here, overlaps are
+    those of boxes. Let f(IoU) be exp(-``sigma`` IoU^2) (``"gaussian"``) or 1 - IoU (``"linear"``),
+    and let m_i be the largest IoU of box i with a box that scores higher. The score of a box j is
+    multiplied by the minimum of f(IoU_ij) / f(m_i) over the boxes i of its label that score higher
+    than j. Ties count in input order.
 
-    The overlaps are never held as a matrix: memory is O(N). A ratio 0/0 counts as 1: such a box i
-    equals a better one, which lowers the score itself. An IoU without value (0/0, NaN or infinite
-    boxes) counts as 0. Boxes with a score of NaN lower no other one's. The result is the same on
+    The overlaps are never stored as a matrix: memory is O(N). A ratio of 0/0 counts as 1: such a
+    box i equals a better one, which lowers the score itself. An undefined IoU (0/0, NaN or infinite
+    boxes) counts as 0. Boxes with a NaN score do not lower other scores. The result is the same on
     every device, instruction set and number of threads.
 
     Args:
@@ -33,12 +33,12 @@ def matrix_nms(
         scores: ``[N]``.
         idxs: integer ``[N]``, the class of each box: any values. ``None`` for one class.
         sigma: strength of the Gaussian method; positive.
-        min_score: boxes whose new score is below are dropped, like those whose new score is NaN or
-            minus infinity.
+        min_score: boxes with a new score below this are dropped, and so are those with a new score
+            of NaN or minus infinity.
         method: ``"gaussian"`` or ``"linear"``.
 
     Returns:
-        The indices of the boxes that are left, int64 ``[K]``, and their new scores, ``[K]`` of the
+        The indices of the remaining boxes, int64 ``[K]``, and their new scores, ``[K]`` in the
         dtype of ``scores``, by descending new score, ties in input order. Computed in float32, or
         float64 if one of the inputs is float64. Not differentiable.
 

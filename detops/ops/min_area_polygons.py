@@ -1,4 +1,4 @@
-"""Smallest rectangles around sets of points."""
+"""Minimum-area rectangles around point sets."""
 
 from torch import Tensor
 
@@ -8,15 +8,16 @@ _min_area_polygons = undifferentiable("min_area_polygons")
 
 
 def min_area_polygons(pointsets: Tensor) -> Tensor:
-    """The rectangle of least area around each set of points, turned as need be.
+    """Returns the rotated rectangle of least area around each point set.
 
     One of its sides lies along a side of the convex hull ("Determining the minimum-area encasing
-    rectangle for an arbitrary closed curve", Freeman and Shapira, 1975). With u a direction from 0
-    up to 90 degrees along which it lies and v that across it, its corners come in mmcv's order:
-    largest u and smallest v, smallest u and smallest v, smallest u and largest v, largest u and
-    largest v. Of rectangles of one area (to 1e-12 of it), which all sides of an acute triangle
-    have, it is that of the first side, counter-clockwise (y up) from the lowest point. A number
-    that is NaN or infinite makes the whole rectangle NaN. Computed in float64; not differentiable.
+    rectangle for an arbitrary closed curve", Freeman and Shapira, 1975). Let u be the direction of
+    one of its sides, at least 0 and less than 90 degrees, and v the direction perpendicular to it.
+    The corners have the order of mmcv: largest u and smallest v, smallest u and v, smallest u and
+    largest v, largest u and v. On all sides of an acute triangle, for example, the rectangles have
+    the same area (to 1e-12 of it). In this case, the rectangle on the first side is returned,
+    counter-clockwise (y up) from the lowest point. A NaN or infinite coordinate makes the whole
+    rectangle NaN. Computed in float64; not differentiable.
 
     Args:
         pointsets: ``[N, 18]``, nine points (x1, y1, ..., x9, y9) in pixels, in any order.

@@ -15,13 +15,13 @@ _backward = torch.ops.detops.mlp_backward.default
 
 
 class MlpFunction(Function):
-    """Differentiable once, in all arguments. The hidden units are its second output."""
+    """Autograd function of output and hidden units. Differentiable once in all arguments."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel."""
+        """Runs the kernel."""
         return _forward(*tensors)
 
     @staticmethod
@@ -33,7 +33,7 @@ class MlpFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """All gradients in one call."""
+        """Computes all gradients in one call."""
         wanted = ctx.needs_input_grad[0]
         to_input, *others = raw(_backward, grad, *ctx.saved_tensors, wanted)
         return to_input if wanted else None, *others
@@ -50,14 +50,15 @@ def mlp(
     output_weights: Tensor,
     output_bias: Tensor,
 ) -> Tensor:
-    """``relu(input @ hidden_weights.T + hidden_bias) @ output_weights.T + output_bias``.
+    """Returns ``relu(input @ hidden_weights.T + hidden_bias) @ output_weights.T + output_bias``.
 
-    One kernel where the weights fit the first cache, matrix products otherwise. Differentiable
-    once, in all arguments; the slope of relu at 0 is 0.
+    The op is one kernel if the weights fit the L1 cache, and matrix products otherwise.
+    Differentiable once in all arguments; the slope of relu at 0 is 0.
 
     Args:
         input: ``[B, I]``, floating.
-        hidden_weights: ``[H, I]``, like all that follow of the dtype and device of ``input``.
+        hidden_weights: ``[H, I]``; like all following arguments, it has the dtype and device of
+            ``input``.
         hidden_bias: ``[1, H]``.
         output_weights: ``[O, H]``.
         output_bias: ``[1, O]``.
@@ -77,7 +78,7 @@ def mlp(
 
 
 class MLP(Module):
-    """:func:`mlp` with its parameters, drawn uniformly from +-0.001.
+    """:func:`mlp` with its parameters, drawn uniformly from [-0.001, 0.001].
 
     Example:
         >>> MLP(input_features=5, hidden_features=15, output_features=1)(torch.randn(64, 5)).shape
@@ -95,17 +96,17 @@ class MLP(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew."""
+        """Draws new parameters."""
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -0.001, 0.001)
 
     def forward(self, input: Tensor) -> Tensor:
-        """``[B, I]`` to ``[B, O]``; see :func:`mlp`."""
+        """Turns ``[B, I]`` into ``[B, O]``; see :func:`mlp`."""
         return mlp(
             input, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias
         )
 
     def extra_repr(self) -> str:
-        """The sizes of the layers."""
+        """Returns the sizes of the layers."""
         hidden, inputs = self.hidden_weights.shape
         return f"{inputs}, {hidden}, {self.output_weights.size(0)}"

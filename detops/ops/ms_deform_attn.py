@@ -14,7 +14,7 @@ from ._shared import Function, fold, raw, unfold
 
 
 class MSDeformAttnFunction(Function):
-    """Differentiable once in values, locations and weights."""
+    """Autograd function, differentiable once in values, locations and weights."""
 
     @staticmethod
     def forward(
@@ -36,7 +36,7 @@ class MSDeformAttnFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor, Tensor]:
-        """All three gradients in one pass over the samples."""
+        """Computes all three gradients in one pass over the samples."""
         gradients = raw(_C.ms_deform_attn_backward, grad, *ctx.saved_tensors)
         return gradients[0], None, None, *gradients[1:]
 
@@ -50,7 +50,7 @@ class MSDeformAttnFunction(Function):
         sampling_locations: Tensor,
         attention_weights: Tensor,
     ) -> tuple[Tensor, int]:
-        """One call over the folded images, which share their levels."""
+        """Makes one call over the folded images, which share their levels."""
         if in_dims[1] is not None or in_dims[2] is not None:
             raise ValueError("detops.ms_deform_attn: vmap over the levels' shapes is not possible")
         batch = info.batch_size
@@ -75,13 +75,13 @@ def ms_deform_attn(
     sampling_locations: Tensor,
     attention_weights: Tensor,
 ) -> Tensor:
-    """Weighted sums of bilinear samples from several maps, for each query and head.
+    """Returns weighted sums of bilinear samples from several feature maps, per query and head.
 
-    "Deformable DETR" (Zhu et al., 2020), equation 3, without the projections. With N images of S
-    positions in L levels, M heads of D channels, Q queries and P points a level. A level continues
-    with zeros beyond its border; a location that is NaN or infinite counts as beyond. The three
-    floating tensors may have different dtypes; locations, weights and sums are never below
-    float32. Differentiable once.
+    See "Deformable DETR" (Zhu et al., 2020), equation 3; the projections are not included. The
+    shapes below are for N images of S positions in L levels, M heads of D channels, Q queries and P
+    points per level. A level is zero outside its border, and NaN and infinite locations count as
+    outside. The three floating tensors may have different dtypes. Locations, weights and sums use
+    at least float32. Differentiable once.
 
     Args:
         value: ``[N, S, M, D]``.
@@ -89,15 +89,15 @@ def ms_deform_attn(
             ``value`` or on the CPU.
         level_start_index: int64 ``[L]``, the position of each level's first pixel, likewise.
         sampling_locations: ``[N, Q, M, L, P, 2]`` as (x, y), from 0 at the outer edge of a level's
-            first pixel to 1 at that of its last.
+            first pixel to 1 at the outer edge of its last.
         attention_weights: ``[N, Q, M, L, P]``.
 
     Returns:
         ``[N, Q, M * D]`` in the dtype of ``value``.
 
     Raises:
-        RuntimeError: wrong shapes, dtypes or devices; where the levels are on the CPU, levels that
-            reach beyond the S positions (on CUDA they count as zeros) or have not as many in all.
+        RuntimeError: wrong shapes, dtypes or devices; if the levels are on the CPU, levels that
+            extend beyond the S positions (on CUDA they count as zeros) or do not have S in total.
 
     Example:
         >>> value = torch.arange(6.0).view(1, 6, 1, 1)  # one level of 2 x 3 pixels, one head
@@ -134,16 +134,16 @@ def _sampling_locations(
 
 
 class MultiScaleDeformableAttention(Module):
-    """The attention of Deformable DETR, projections included.
+    """The attention of Deformable DETR, including the projections.
 
-    Arguments, initial values and the names of the parameters are those of the paper's code
-    (``MSDeformAttn``), so that its checkpoints load.
+    Arguments, initial values and parameter names are those of the paper's code (``MSDeformAttn``),
+    so its checkpoints load.
 
     Args:
-        d_model: channels of queries and maps.
-        n_levels: maps.
-        n_heads: heads, a divisor of ``d_model``.
-        n_points: samples for each query, head and level.
+        d_model: channels of queries and feature maps.
+        n_levels: number of feature maps.
+        n_heads: number of heads, a divisor of ``d_model``.
+        n_points: samples per query, head and level.
 
     Raises:
         ValueError: ``n_heads`` does not divide ``d_model``.
@@ -175,7 +175,7 @@ class MultiScaleDeformableAttention(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Each head looks its own way, a point further with every point; all count the same."""
+        """Points each head in its own direction, a pixel further per point, with equal weights."""
         for layer in (self.sampling_offsets, self.attention_weights):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -199,22 +199,22 @@ class MultiScaleDeformableAttention(Module):
         input_level_start_index: Tensor,
         input_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Samples the maps around each query's reference points.
+        """Samples the feature maps around the reference points of each query.
 
         Args:
             query: ``[N, Q, d_model]``.
             reference_points: ``[N, Q, L, 2]`` as (x, y) in [0, 1], or ``[N, Q, L, 4]`` as boxes
-                (cx, cy, w, h), in whose halves the offsets are measured.
-            input_flatten: ``[N, S, d_model]``, the maps, one after the other.
+                (cx, cy, w, h); offsets are then in units of half a box.
+            input_flatten: ``[N, S, d_model]``, the feature maps, one after the other.
             input_spatial_shapes: int64 ``[L, 2]``, height and width of each.
-            input_level_start_index: int64 ``[L]``, where each begins.
+            input_level_start_index: int64 ``[L]``, the position where each begins.
             input_padding_mask: bool ``[N, S]``, true where a position is padding.
 
         Returns:
             ``[N, Q, d_model]``.
 
         Raises:
-            ValueError: reference points of neither form.
+            ValueError: ``reference_points`` have neither shape.
         """
         images, queries, _ = query.shape
         value = self.value_proj(input_flatten)
@@ -230,7 +230,7 @@ class MultiScaleDeformableAttention(Module):
         return self.output_proj(attended)
 
     def extra_repr(self) -> str:
-        """The arguments."""
+        """Returns the arguments."""
         return (
             f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, "
             f"n_points={self.n_points}"

@@ -38,7 +38,7 @@ class Pooling(NamedTuple):
 
 
 class MultiScaleRoIAlignFunction(Function):
-    """Linear in the maps; no gradient reaches the boxes."""
+    """Autograd function, linear in the feature maps. Boxes get no gradient."""
 
     linear_in = (slice(2, None),)
 
@@ -49,7 +49,7 @@ class MultiScaleRoIAlignFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Keeps the boxes and what the backward pass needs to know of the maps."""
+        """Keeps the boxes, and the sizes and layout of the feature maps."""
         boxes, ctx.pooling, *maps = inputs
         ctx.save_for_backward(boxes)
         ctx.sizes = [tuple(m.shape) for m in maps]
@@ -57,7 +57,7 @@ class MultiScaleRoIAlignFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The transpose of the forward pass."""
+        """Applies the transpose of the forward pass."""
         (boxes,) = ctx.saved_tensors
         grads = MultiScaleRoIAlignBackwardFunction.run(
             in_format(grad, ctx.format), boxes, ctx.pooling, ctx.sizes
@@ -68,7 +68,7 @@ class MultiScaleRoIAlignFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, boxes: Tensor, pooling: Pooling, *inputs: Tensor
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch, dims = info.batch_size, in_dims[2:]
         folded = [fold(m, d, batch) for m, d in zip(inputs, dims, strict=True)]
         boxes = fold_boxes(boxes, in_dims[0], batch, folded[0].size(0) // batch)
@@ -84,7 +84,7 @@ class MultiScaleRoIAlignBackwardFunction(Function):
     def forward(
         grad: Tensor, boxes: Tensor, pooling: Pooling, sizes: list[tuple[int, int, int, int]]
     ) -> tuple[Tensor, ...]:
-        """Spreads ``grad`` over one map per level."""
+        """Scatters ``grad`` into one feature map per level."""
         batch, channels = sizes[0][:2]
         maps = _C.multiscale_roi_align_backward(
             grad,
@@ -111,7 +111,7 @@ class MultiScaleRoIAlignBackwardFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        """Double backward: the forward pass of the gradients."""
+        """Runs the forward pass on the gradients (double backward)."""
         (boxes,) = ctx.saved_tensors
         return MultiScaleRoIAlignFunction.run(boxes, ctx.pooling, *grads), None, None, None
 
@@ -119,7 +119,7 @@ class MultiScaleRoIAlignBackwardFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, pooling: Pooling, sizes: list
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch, images = info.batch_size, sizes[0][0]
         boxes = fold_boxes(boxes, in_dims[1], batch, images)
         grad = fold(grad, in_dims[0], batch)
@@ -149,25 +149,26 @@ def multiscale_roi_align(
 ) -> Tensor:
     """Pools each box from the level of a feature pyramid that suits its size, in one kernel.
 
-    "Feature Pyramid Networks" (Lin et al., 2017), equation 1: level
-    ``floor(canonical_level + log2(sqrt(area) / canonical_scale) + 1e-6)``, within the levels given.
+    The level is that of "Feature Pyramid Networks" (Lin et al., 2017), equation 1:
+    ``floor(canonical_level + log2(sqrt(area) / canonical_scale) + 1e-6)``, clamped to the given
+    levels.
 
     Args:
         inputs: one ``[N, C, H_l, W_l]`` per level, finest first, all in one layout and dtype.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        output_size: bins, ``(height, width)`` or one number for both.
-        spatial_scales: per level, pixels of the map per pixel of the boxes: powers of two.
+        output_size: number of bins, ``(height, width)`` or one number for both.
+        spatial_scales: per level, pixels of the feature map per pixel of the boxes, a power of two.
         sampling_ratio: see :func:`roi_align`.
         aligned: see :func:`roi_align`.
-        canonical_scale: side in pixels of a box that belongs on ``canonical_level``.
-        canonical_level: its level, as the exponent of the level's stride.
+        canonical_scale: side in pixels of a box that belongs to ``canonical_level``.
+        canonical_level: level of such a box, as the exponent of the level's stride, 2^level.
 
     Returns:
         ``[K, C, height, width]``.
 
     Raises:
-        RuntimeError: as :func:`roi_align`; also maps that disagree in N, C or dtype, and another
-            number of scales than of maps.
+        RuntimeError: as in :func:`roi_align`; also feature maps that differ in N, C or dtype, and
+            different numbers of scales and feature maps.
 
     Example:
         >>> maps = [torch.full((1, 1, 64 >> k, 64 >> k), k + 2.0) for k in range(3)]
@@ -220,9 +221,9 @@ def _pool_named_maps(
 
 
 class MultiScaleRoIAlign(Module):
-    """A drop-in for torchvision's module of the same name; see :func:`multiscale_roi_align`.
+    """Drop-in replacement for the torchvision module; see :func:`multiscale_roi_align`.
 
-    The scale of each level is inferred from its map and the largest image, on every call.
+    Every call infers the scale of each level from its feature map and the largest image.
 
     Example:
         >>> maps = {name: torch.randn(1, 16, 64 >> k, 64 >> k) for k, name in enumerate("abc")}
@@ -250,18 +251,18 @@ class MultiScaleRoIAlign(Module):
     def forward(
         self, x: dict[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]
     ) -> Tensor:
-        """Pools boxes from named maps.
+        """Pools boxes from named feature maps.
 
         Args:
-            x: maps by name; those in ``featmap_names`` are used, finest first.
-            boxes: per image ``[L, 4]``, in pixels of the image.
-            image_shapes: per image its ``(height, width)``.
+            x: feature maps by name; those in ``featmap_names`` are used, finest first.
+            boxes: ``[L, 4]`` for each image, in pixels of the image.
+            image_shapes: ``(height, width)`` of each image.
 
         Returns:
             ``[K, C, height, width]``.
 
         Raises:
-            ValueError: none of the maps is there, or no size of an image.
+            ValueError: ``x`` has none of the feature maps, or ``image_shapes`` is empty.
         """
         return _pool_named_maps(
             x,
@@ -275,7 +276,7 @@ class MultiScaleRoIAlign(Module):
         )
 
     def extra_repr(self) -> str:
-        """The arguments."""
+        """Returns the arguments."""
         return (
             f"featmap_names={self.featmap_names}, output_size={self.output_size}, "
             f"sampling_ratio={self.sampling_ratio}"
@@ -283,7 +284,7 @@ class MultiScaleRoIAlign(Module):
 
 
 def scales_of(maps: Tensors, image_shapes: Sizes) -> list[float]:
-    """The scale of each map beside the largest image."""
+    """Returns the scale of each feature map relative to the largest image."""
     if len(image_shapes) == 0:
         raise ValueError(
             "detops.MultiScaleRoIAlign: image_shapes must hold a size for each image, got an "
@@ -296,9 +297,9 @@ def scales_of(maps: Tensors, image_shapes: Sizes) -> list[float]:
 
 
 def power_of_two_scale(map_height: int, map_width: int, height: int, width: int) -> float:
-    """The power of two nearest to the map's scale, judged by the longer side of the image.
+    """Returns the power of two nearest to the feature map's scale, along the image's longer side.
 
-    The longer side is the one that rounding by strides and padding distorts less.
+    Rounding by strides and padding distorts the longer side less.
     """
     scale = map_height / height if height >= width else map_width / width
     return 2.0 ** round(math.log(scale) / math.log(2.0))  # TorchScript has no log2

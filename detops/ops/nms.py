@@ -21,19 +21,19 @@ def nms(
     """Keeps the highest-scoring boxes that do not overlap a better one too much.
 
     Boxes are visited by descending score (NaN first, as in ``torch.sort``), ties in input order. A
-    box falls when its IoU with a kept box is strictly greater than the threshold. The IoU is
-    rounded to float32 (float64 for float64 boxes) and the threshold taken as the double it is; a
-    NaN IoU (0/0, NaN or infinite boxes) suppresses nothing. The result is the same on every
-    device, instruction set and number of threads.
+    box is suppressed if its IoU with a kept box is strictly greater than the threshold. The IoU is
+    rounded to float32 (float64 for float64 boxes), and the threshold is not rounded but compared as
+    a double. A NaN IoU (0/0, NaN or infinite boxes) suppresses nothing. The result is the same on
+    every device, instruction set and number of threads.
 
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         scores: ``[N]``.
-        iou_threshold: overlap above which the lower-scoring box falls.
-        score_threshold: only boxes whose score is above it count at all; none of NaN is. All boxes
-            by default.
-        max_output: how many boxes to keep at most, the best of them; all by default. The work ends
-            with the last one.
+        iou_threshold: overlap above which the lower-scoring box is suppressed.
+        score_threshold: only boxes with a score above this are considered, and none with a score
+            of NaN. All boxes by default.
+        max_output: maximum number of boxes to keep, the best ones; all by default. The op stops
+            when it has found them.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes, by descending score.
@@ -61,18 +61,18 @@ def batched_nms(
     score_threshold: float | None = None,
     max_output: int | None = None,
 ) -> Tensor:
-    """Non-maximum suppression within each class.
+    """Keeps the highest-scoring boxes within each class; see :func:`nms`.
 
-    Labels are compared as they are and coordinates are never shifted, so boxes of different classes
-    cannot touch, wherever they lie. Otherwise as :func:`nms`.
+    Labels are compared directly and coordinates are never shifted, so boxes of different classes
+    never suppress each other, wherever they lie. Everything else is as in :func:`nms`.
 
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         scores: ``[N]``.
         idxs: ``[N]``, the class of each box: any values, integer or floating.
-        iou_threshold: overlap above which the lower-scoring box of a class falls.
+        iou_threshold: overlap above which the lower-scoring box of a class is suppressed.
         score_threshold: as in :func:`nms`.
-        max_output: how many boxes to keep at most, of all classes together.
+        max_output: maximum number of boxes to keep, over all classes.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes of all classes, by descending score.
@@ -92,20 +92,20 @@ def batched_nms(
 
 
 def nms_match(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Which kept box each box falls to.
+    """Returns the kept box that suppresses each box.
 
-    The suppression is that of :func:`nms`. A box that falls may overlap several kept boxes; it
-    falls to the best of them. What "Prime Sample Attention in Object Detection" (Cao et al., 2020),
-    section 3.3, ranks the samples of each group with. Nothing waits for the device.
+    The suppression is that of :func:`nms`. If a suppressed box overlaps several kept boxes, the
+    best of them counts. "Prime Sample Attention in Object Detection" (Cao et al., 2020), section
+    3.3, ranks the samples within each of these groups. The op runs asynchronously.
 
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         scores: ``[N]``.
-        iou_threshold: overlap above which the lower-scoring box falls.
+        iou_threshold: overlap above which the lower-scoring box is suppressed.
 
     Returns:
-        int64 ``[N]``: for each box the index of the kept box that suppresses it, its own if it is
-        kept.
+        int64 ``[N]``: for each box the index of the kept box that suppresses it, or its own if it
+        is kept.
 
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
@@ -128,21 +128,21 @@ def nms_padded(
     max_output: int | None = None,
     idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`nms`, or with labels :func:`batched_nms`, with an output whose size is known before.
+    """Runs :func:`nms`, or :func:`batched_nms` if labels are given, with an output of fixed size.
 
-    Nothing waits for the device, so it can be captured in a CUDA graph and stands in a compiled
-    graph without a break.
+    The op runs asynchronously, so it can be captured in a CUDA graph and does not break a compiled
+    graph.
 
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         scores: ``[N]``.
-        iou_threshold: overlap above which the lower-scoring box falls.
-        max_output: M, how many boxes to keep at most; N by default.
+        iou_threshold: overlap above which the lower-scoring box is suppressed.
+        max_output: M, the maximum number of boxes to keep; N by default.
         idxs: integer ``[N]``, the class of each box.
 
     Returns:
-        int64 ``[M]``: indices of the kept boxes, by descending score, then -1; and int64 ``[]``:
-        how many there are.
+        int64 ``[M]``: indices of the kept boxes, by descending score, padded with -1; and int64
+        ``[]``: the number of kept boxes.
 
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a

@@ -19,20 +19,20 @@ def nms_rotated(
     """Keeps the highest-scoring rotated boxes that do not overlap a better one too much.
 
     Boxes are visited by descending score (NaN first, as in ``torch.sort``), ties in input order. A
-    box falls when its IoU with a kept box, as :func:`box_iou_rotated` gives it (rounded to float32,
-    or float64 for float64 boxes), is strictly greater than the threshold; an IoU without value
-    (0/0, NaN or infinite boxes) suppresses nothing. The result is the same on every device,
+    box is suppressed if its IoU with a kept box is strictly greater than the threshold. The IoU is
+    that of :func:`box_iou_rotated`, rounded to float32 (float64 for float64 boxes). An undefined
+    IoU (0/0, NaN or infinite boxes) suppresses nothing. The result is the same on every device,
     instruction set and number of threads.
 
     Args:
         boxes: ``[N, 5]`` as (cx, cy, w, h, angle) in pixels and degrees, counter-clockwise as seen
             in an image whose y axis points down.
         scores: ``[N]``.
-        iou_threshold: overlap above which the lower-scoring box falls.
-        score_threshold: only boxes whose score is above it count at all; none of NaN is. All boxes
-            by default.
-        max_output: how many boxes to keep at most, the best of them; all by default. The work ends
-            with the last one.
+        iou_threshold: overlap above which the lower-scoring box is suppressed.
+        score_threshold: only boxes with a score above this are considered, and none with a score
+            of NaN. All boxes by default.
+        max_output: maximum number of boxes to keep, the best ones; all by default. The op stops
+            when it has found them.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes, by descending score.
@@ -58,9 +58,9 @@ def batched_nms_rotated(
     score_threshold: float | None = None,
     max_output: int | None = None,
 ) -> Tensor:
-    """Non-maximum suppression of rotated boxes within each class.
+    """Keeps the highest-scoring rotated boxes within each class; see :func:`nms_rotated`.
 
-    Labels are compared as they are and coordinates are never shifted. Otherwise as
+    Labels are compared directly and coordinates are never shifted. Everything else is as in
     :func:`nms_rotated`.
 
     Args:
@@ -68,9 +68,9 @@ def batched_nms_rotated(
             in an image whose y axis points down.
         scores: ``[N]``.
         idxs: ``[N]``, the class of each box: any values, integer or floating.
-        iou_threshold: overlap above which the lower-scoring box of a class falls.
+        iou_threshold: overlap above which the lower-scoring box of a class is suppressed.
         score_threshold: as in :func:`nms_rotated`.
-        max_output: how many boxes to keep at most, of all classes together.
+        max_output: maximum number of boxes to keep, over all classes.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes of all classes, by descending score.

@@ -1,4 +1,4 @@
-"""Masks of detections, at the size of the image."""
+"""Pasting of predicted masks into images."""
 
 import torch
 from torch import Tensor
@@ -12,26 +12,27 @@ _paste_masks_in_image = constant("paste_masks_in_image")
 def paste_masks_in_image(
     masks: Tensor, boxes: Tensor, image_shape: tuple[int, int], threshold: float = 0.5
 ) -> Tensor:
-    """Stretches each mask over its box and puts it into an image of zeros.
+    """Resizes each mask to its box and pastes it into an image of zeros.
 
-    The centre of pixel x is at ``(x + 0.5 - x1) / (x2 - x1) * w - 0.5`` among the centres of the
-    mask's w cells, and likewise for y. In between, values are bilinear; beyond the outermost
-    centres they fall to zero within a cell, so that a mask reaches half a cell out of its box, and
-    a threshold of 0 sets all it reaches. ``torch.nn.functional.grid_sample`` samples alike, with
-    ``align_corners=False`` and zeros for padding.
+    The centre of pixel x is at ``(x + 0.5 - x1) / (x2 - x1) * w - 0.5`` in a mask of w cells, whose
+    centres are at 0, 1, ..., w - 1. The same holds for y. Between centres, values are bilinear.
+    Beyond the outermost centres, they fall to zero within one cell. A mask therefore extends half a
+    cell beyond its box, and a threshold of 0 sets every pixel that it reaches.
+    ``torch.nn.functional.grid_sample`` samples in the same way, with ``align_corners=False`` and
+    zero padding.
 
-    torchvision's function of this name first pads the mask by one cell and then moves the corners
-    of the box to whole pixels; this one does neither, and it thresholds. The result is the same on
-    every device, instruction set and number of threads. Not differentiable.
+    The torchvision function of this name first pads the mask by one cell and then moves the corners
+    of the box to whole pixels. This one does neither, but applies a threshold. The result is the
+    same on every device, instruction set and number of threads. Not differentiable.
 
     Args:
-        masks: ``[N, 1, h, w]`` or ``[N, h, w]``, usually probabilities; or bool, or uint8, as the
-            numbers that they are.
+        masks: ``[N, 1, h, w]`` or ``[N, h, w]``, usually probabilities. Values of bool and uint8
+            masks are converted to float without scaling.
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels. A box that is empty, inverted, NaN or
             infinite gives zeros.
         image_shape: ``(H, W)``.
-        threshold: least value that sets a pixel; below zero, values are not compared but stored
-            as 0 to 255, rounded down.
+        threshold: smallest value that sets a pixel. If it is negative, values are not compared but
+            scaled to 0 to 255 and rounded down.
 
     Returns:
         ``[N, H, W]``: bool, or uint8 if ``threshold`` is negative.

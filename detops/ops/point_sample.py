@@ -1,4 +1,4 @@
-"""Bilinear samples at single points."""
+"""Bilinear sampling at points."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ._shared import Function, fold, raw, unfold
 
 
 class PointSampleFunction(Function):
-    """Differentiable once in the input and the points."""
+    """Autograd function, differentiable once in input and points."""
 
     @staticmethod
     def forward(input: Tensor, points: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ class PointSampleFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Both gradients in one call, or the one that is wanted."""
+        """Computes the gradients that are needed, in one call."""
         wanted = ctx.needs_input_grad
         gradients = raw(_C.point_sample_backward, grad, *ctx.saved_tensors, *wanted)
         return gradients[0] if wanted[0] else None, gradients[1] if wanted[1] else None
@@ -34,7 +34,7 @@ class PointSampleFunction(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, int | None], input: Tensor, points: Tensor
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = (fold(x, dim, batch) for x, dim in zip((input, points), in_dims, strict=True))
         return unfold(PointSampleFunction.run(*folded), batch), 0
@@ -45,18 +45,18 @@ _point_sample = derivative("point_sample", PointSampleFunction.run)
 
 @torch.fx.wrap
 def point_sample(input: Tensor, points: Tensor) -> Tensor:
-    """Samples each map at points of its own, bilinearly.
+    """Samples the feature map of each image bilinearly at the image's points.
 
-    "PointRend" (Kirillov et al., 2020), section 3.1; also how Mask2Former and MaskFormer take
-    their losses at points. The same as ``grid_sample(align_corners=False)`` at ``2 * points - 1``:
-    a map continues with zeros beyond its border. A point that is NaN or infinite counts as beyond,
-    whatever the map holds. Coordinates and sums are never below float32, whatever the dtype of
-    ``input``; points may have another dtype. Differentiable once.
+    See "PointRend" (Kirillov et al., 2020), section 3.1. Mask2Former and MaskFormer also compute
+    their losses at such points. The result equals ``grid_sample(align_corners=False)`` at
+    ``2 * points - 1``: a feature map is zero outside its border. A NaN or infinite point counts as
+    outside, whatever the feature map contains. Coordinates and sums use at least float32, whatever
+    the dtype of ``input``. Points may have another dtype. Differentiable once.
 
     Args:
         input: ``[N, C, H, W]``.
-        points: ``[N, P, 2]`` as (x, y), from 0 at the outer edge of the first pixel to 1 at that
-            of the last.
+        points: ``[N, P, 2]`` as (x, y), from 0 at the outer edge of the first pixel to 1 at the
+            outer edge of the last.
 
     Returns:
         ``[N, C, P]`` in the dtype of ``input``.

@@ -1,4 +1,4 @@
-"""Which points lie in which polygons."""
+"""Tests for points inside polygons."""
 
 from torch import Tensor
 
@@ -8,12 +8,12 @@ _points_in_polygons = plain("points_in_polygons")
 
 
 def points_in_polygons(points: Tensor, polygons: Tensor) -> Tensor:
-    """Whether each point lies within each quadrilateral.
+    """Returns whether each point lies inside each quadrilateral.
 
-    By the even-odd rule, in float64. A quadrilateral may turn either way and be concave; of one
-    whose sides cross both triangles are within. A point exactly on a side or a corner is not
-    within, nor is one with a NaN, and a quadrilateral with a number that is not finite contains
-    nothing.
+    The test is the even-odd rule in float64. Corners may run in either direction, and a
+    quadrilateral may be concave. If sides cross, both triangles are inside. A point exactly on a
+    side or a corner is outside, and so is a point with a NaN. A quadrilateral with a coordinate
+    that is not finite contains nothing.
 
     Args:
         points: ``[P, 2]`` as (x, y) in pixels.

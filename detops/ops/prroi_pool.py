@@ -13,7 +13,7 @@ _Pooling = tuple[float, int, int]
 
 
 class PrRoIPoolFunction(Function):
-    """Differentiable once, in the input and the boxes."""
+    """Autograd function, differentiable once in input and boxes."""
 
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, pooling: _Pooling) -> Tensor:
@@ -28,7 +28,7 @@ class PrRoIPoolFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Both gradients in one call."""
+        """Computes both gradients in one call."""
         input, boxes = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:2]
         grads = raw(_C.prroi_pool_backward, grad, input, boxes, ctx.pooling[0], *wanted)
@@ -38,7 +38,7 @@ class PrRoIPoolFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: _Pooling
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
@@ -57,20 +57,20 @@ def prroi_pool(
     output_size: Pair,
     spatial_scale: float = 1.0,
 ) -> Tensor:
-    """Pools each box into a grid of bins by the mean of the bilinear surface over each.
+    """Pools each box into a grid of bins by averaging the bilinear surface over each bin.
 
-    "Acquisition of Localization Confidence for Accurate Object Detection" (Jiang et al., 2018),
-    section 3.3 (Precise RoI pooling). The mean is the exact integral over the area of the bin, no
-    sum of samples, and so it has a continuous gradient in the corners of the box. Pixel i is at the
-    coordinate i, without a shift by half a pixel, and beyond the map the surface falls to 0 within
-    one pixel. Empty, inverted, NaN and infinite boxes give zeros. Coordinates and sums are never
-    below float32, whatever the dtype of ``input``; boxes may have another dtype. Differentiable
+    See "Acquisition of Localization Confidence for Accurate Object Detection" (Jiang et al., 2018),
+    section 3.3 (Precise RoI pooling). The mean is the exact integral over the area of the bin and
+    not a sum of samples, so it has a continuous gradient in the corners of the box. Pixel i is at
+    the coordinate i, without a shift by half a pixel. Outside the feature map, the surface falls to
+    0 within one pixel. Empty, inverted, NaN and infinite boxes give zeros. Coordinates and sums use
+    at least float32, whatever the dtype of ``input``. Boxes may have another dtype. Differentiable
     once, in ``input`` and ``boxes``; a batch index has no gradient.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
 
     Returns:
@@ -104,5 +104,5 @@ class PrRoIPool(PoolingModule):
         self.spatial_scale = spatial_scale
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return prroi_pool(input, rois, self.output_size, self.spatial_scale)

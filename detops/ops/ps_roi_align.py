@@ -18,29 +18,29 @@ def ps_roi_align(
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
 ) -> Tensor:
-    """Pools each box into a grid of bins, each bin from a channel of its own, as RoIAlign does.
+    """Pools each box into a grid of bins like RoIAlign, each bin from its own channel.
 
-    "R-FCN" (Dai et al., 2016), section 2, with the bilinear samples of "Mask R-CNN" (He et al.,
-    2017). Bin ``(i, j)`` of channel ``c`` is that of :func:`roi_align` with ``aligned=True`` on
-    channel ``(c * height + i) * width + j`` of the input. NaN and infinite boxes, and inverted ones
-    under adaptive sampling, give zeros. Coordinates and sums are never below float32, whatever the
-    dtype of ``input``; boxes may have another dtype.
+    See "R-FCN" (Dai et al., 2016), section 2; the bilinear samples are those of "Mask R-CNN" (He et
+    al., 2017). Bin ``(i, j)`` of channel ``c`` is that of :func:`roi_align` with ``aligned=True``
+    on channel ``(c * height + i) * width + j`` of the input. NaN and infinite boxes, and inverted
+    ones with adaptive sampling, give zeros. Coordinates and sums use at least float32, whatever the
+    dtype of ``input``. Boxes may have another dtype.
 
     Args:
         input: ``[N, C * height * width, H, W]``, contiguous or channels_last; the result has the
             same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
-        sampling_ratio: samples per bin and axis; not positive: about one per pixel.
+        sampling_ratio: samples per bin and axis; if not positive, about one per pixel.
 
     Returns:
         ``[K, C, height, width]`` in the dtype of ``input``.
 
     Raises:
-        RuntimeError: wrong shapes, dtypes or devices; channels that are no multiple of ``height *
-            width``; an output size below 1; on the CPU, a batch index out of range (on CUDA such a
-            box gives zeros).
+        RuntimeError: wrong shapes, dtypes or devices; a number of channels that is not a multiple
+            of ``height * width``; an output size below 1; on the CPU, a batch index out of range
+            (on CUDA such a box gives zeros).
 
     Example:
         >>> input = torch.arange(4.0).view(1, 4, 1, 1).expand(1, 4, 8, 8)  # channel c is full of c
@@ -69,5 +69,5 @@ class PSRoIAlign(PoolingModule):
         self.sampling_ratio = sampling_ratio
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
         return ps_roi_align(input, rois, self.output_size, self.spatial_scale, self.sampling_ratio)

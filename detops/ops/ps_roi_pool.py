@@ -17,30 +17,30 @@ def ps_roi_pool(
     output_size: Pair,
     spatial_scale: float = 1.0,
 ) -> Tensor:
-    """Pools each box into a grid of bins, each bin the mean of a channel of its own.
+    """Pools each box into a grid of bins, each bin the mean of its own channel.
 
-    "R-FCN" (Dai et al., 2016), section 2. Bin ``(i, j)`` of channel ``c`` averages whole pixels of
-    channel ``(c * height + i) * width + j`` of the input. Corners are rounded to pixels, halves
-    away from zero; a box is at least one pixel wide and ends before its second corner; a bin takes
-    each pixel that it touches, except in the last row and column of the map, which are never read,
-    as in torchvision (whose gradients reach them all the same; ours do not). A bin without a pixel
-    is 0, and so are those of NaN and infinite boxes. Coordinates and sums are never below float32,
-    whatever the dtype of ``input``; boxes may have another dtype.
+    See "R-FCN" (Dai et al., 2016), section 2. Bin ``(i, j)`` of channel ``c`` averages whole pixels
+    of channel ``(c * height + i) * width + j`` of the input. Corners are rounded to pixels, halves
+    away from zero. A box is at least one pixel wide and ends before its second corner. A bin
+    averages every pixel that it touches, except those in the last row and column of the feature
+    map. These are never read, as in torchvision; unlike there, they get no gradient either. A bin
+    without a pixel is 0, and so are those of NaN and infinite boxes. Coordinates and sums use at
+    least float32, whatever the dtype of ``input``. Boxes may have another dtype.
 
     Args:
         input: ``[N, C * height * width, H, W]``, contiguous or channels_last; the result has the
             same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
 
     Returns:
         ``[K, C, height, width]`` in the dtype of ``input``.
 
     Raises:
-        RuntimeError: wrong shapes, dtypes or devices; channels that are no multiple of ``height *
-            width``; an output size below 1; on the CPU, a batch index out of range (on CUDA such a
-            box gives zeros).
+        RuntimeError: wrong shapes, dtypes or devices; a number of channels that is not a multiple
+            of ``height * width``; an output size below 1; on the CPU, a batch index out of range
+            (on CUDA such a box gives zeros).
 
     Example:
         >>> input = torch.arange(4.0).view(1, 4, 1, 1).expand(1, 4, 8, 8)  # channel c is full of c
@@ -68,5 +68,5 @@ class PSRoIPool(PoolingModule):
         self.spatial_scale = spatial_scale
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
         return ps_roi_pool(input, rois, self.output_size, self.spatial_scale)

@@ -20,28 +20,29 @@ def riroi_align_rotated(
     num_orientations: int = 8,
     clockwise: bool = False,
 ) -> Tensor:
-    """Pools rotated boxes from oriented features, whose orientations it aligns with the box, too.
+    """Pools rotated boxes from oriented features, and aligns the orientations with each box.
 
-    RiRoI Align of "ReDet: A Rotation-equivariant Detector for Aerial Object Detection" (Han et al.,
-    2021), section 3.3. Channels come in groups of ``num_orientations``, one for each orientation.
-    The box is pooled as by :func:`roi_align_rotated`; then, with ``a + b`` its angle in units of
-    ``360 / num_orientations`` degrees, ``a`` whole and ``0 <= b < 1``, orientation ``o`` of the
-    result is ``1 - b`` times the pooled orientation ``o - a`` and ``b`` times ``o - a + 1``,
-    cyclically. As in ReDet no half pixel comes off the centre of a box, and a side is at least a
-    pixel of ``input``. Boxes that are NaN or infinite give zeros. Coordinates and sums are never
-    below float32, whatever the dtype of ``input``; boxes may have another dtype. Linear in
-    ``input`` and differentiable there any number of times; no gradient reaches the boxes.
+    This is RiRoI Align of "ReDet: A Rotation-equivariant Detector for Aerial Object Detection" (Han
+    et al., 2021), section 3.3. Channels form groups of ``num_orientations``, one for each
+    orientation. The box is pooled as in :func:`roi_align_rotated`. Let ``a + b`` be its angle in
+    units of ``360 / num_orientations`` degrees, with integer ``a`` and ``0 <= b < 1``. Then
+    orientation ``o`` of the result is ``1 - b`` times the pooled orientation ``o - a`` plus ``b``
+    times ``o - a + 1``, cyclically. As in ReDet, the centre of a box is not shifted by half a
+    pixel, and a side is at least one pixel of ``input``. NaN and infinite boxes give zeros.
+    Coordinates and sums use at least float32, whatever the dtype of ``input``. Boxes may have
+    another dtype. The op is linear in ``input`` and differentiable in it any number of times. Boxes
+    get no gradient.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout. C is
             a multiple of ``num_orientations``.
         boxes: ``[K, 6]`` as (batch index, cx, cy, w, h, angle), or a list of N tensors ``[L, 5]``.
             Centre and size in pixels, the angle in degrees.
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
-        sampling_ratio: samples per bin and axis, at most 64; not positive: about one per pixel.
+        sampling_ratio: samples per bin and axis, at most 64; if not positive, about one per pixel.
         num_orientations: channels of a group.
-        clockwise: the box is turned clockwise by its angle, as seen in the image, and not
+        clockwise: rotates the box clockwise by its angle, as seen in the image, instead of
             counter-clockwise; its orientations are the same either way.
 
     Returns:
@@ -90,7 +91,7 @@ class RiRoIAlignRotated(PoolingModule):
         self.clockwise = clockwise
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return riroi_align_rotated(
             input,
             rois,

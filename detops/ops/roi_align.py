@@ -21,19 +21,19 @@ def roi_align(
 ) -> Tensor:
     """Pools each box into a grid of bins by averaging bilinear samples.
 
-    "Mask R-CNN" (He et al., 2017), section 3. A sample outside ``[-1, H] x [-1, W]`` counts as 0;
-    between the border and that limit the border's value is taken. NaN, infinite and (with
-    ``aligned``) inverted boxes under adaptive sampling give zeros. Coordinates and sums are never
-    below float32, whatever the dtype of ``input``; boxes may have another dtype.
+    See "Mask R-CNN" (He et al., 2017), section 3. A sample outside ``[-1, H] x [-1, W]`` counts as
+    0. Between that limit and the border, it has the value at the border. NaN, infinite and (with
+    ``aligned``) inverted boxes under adaptive sampling give zeros. Coordinates and sums use at
+    least float32, whatever the dtype of ``input``. Boxes may have another dtype.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
-        sampling_ratio: samples per bin and axis; not positive: about one per pixel.
-        aligned: shift by half a pixel, so that pixel centres match; otherwise the first published
-            form, in which a box is at least one pixel wide.
+        sampling_ratio: samples per bin and axis; if not positive, about one per pixel.
+        aligned: shifts boxes by half a pixel to match pixel centres. Otherwise, as first published,
+            boxes are not shifted and at least one pixel wide.
 
     Returns:
         ``[K, C, height, width]`` in the dtype of ``input``.
@@ -77,7 +77,7 @@ class RoIAlign(PoolingModule):
         self.aligned = aligned
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return roi_align(
             input,
             rois,

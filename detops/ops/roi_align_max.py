@@ -1,4 +1,4 @@
-"""RoIAlign of maxima."""
+"""RoIAlign by maxima."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _Pooling = tuple[float, int, int, int, bool]
 
 
 class RoIAlignMaxFunction(Function):
-    """Gives the maxima and where they lie; differentiable once, in the input alone."""
+    """Autograd function of maxima and their positions, differentiable once in the input."""
 
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, pooling: _Pooling) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,7 +37,7 @@ class RoIAlignMaxFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
+        """Keeps the boxes, the positions of the maxima, and the size and layout of the input."""
         input, boxes, pooling = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
@@ -46,7 +46,7 @@ class RoIAlignMaxFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
-        """Each bin's gradient goes to the pixels of the sample that it was taken from."""
+        """Sends the gradient of each bin to the pixels of its largest sample."""
         if grad is None:
             return None, None, None
         pooling, size, layout = ctx.kept
@@ -59,7 +59,7 @@ class RoIAlignMaxFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: _Pooling
     ) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
@@ -84,23 +84,23 @@ def roi_align_max(
 ) -> Tensor:
     """Pools each box into a grid of bins by taking the largest bilinear sample of each.
 
-    The samples are those of :func:`roi_align`, whose paper names the maximum beside the mean
-    ("Mask R-CNN", He et al., 2017, section 3). A sample outside ``[-1, H] x [-1, W]`` is worth 0;
-    between the border and that limit the border's value is taken. A NaN sample is passed over;
-    where none exceeds minus infinity, the first one on the map is taken. Of equals, the first in
-    reading order gets the gradient, and one outside the map, which has none, comes last. A bin
-    without samples is 0: those of NaN, infinite and, with ``aligned``, inverted boxes under
-    adaptive sampling. Coordinates are never below float32, whatever the dtype of ``input``; boxes
-    may have another dtype. Differentiable once, in ``input``.
+    The samples are those of :func:`roi_align`. Its paper names both the maximum and the mean ("Mask
+    R-CNN", He et al., 2017, section 3). A sample outside ``[-1, H] x [-1, W]`` counts as 0. Between
+    that limit and the border, it has the value at the border. NaN samples are skipped. If no sample
+    exceeds minus infinity, the first one on the feature map is taken. Of equal samples, the first
+    in reading order gets the gradient. A sample outside the feature map has no gradient and comes
+    last. A bin without samples is 0: those of NaN, infinite and, with ``aligned``, inverted boxes
+    under adaptive sampling. Coordinates use at least float32, whatever the dtype of ``input``.
+    Boxes may have another dtype. Differentiable once, in ``input``.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
-        sampling_ratio: samples per bin and axis, at most 64; not positive: about one per pixel.
-        aligned: shift by half a pixel, so that pixel centres match; otherwise the first published
-            form, in which a box is at least one pixel wide.
+        sampling_ratio: samples per bin and axis, at most 64; if not positive, about one per pixel.
+        aligned: shifts boxes by half a pixel to match pixel centres. Otherwise, as first published,
+            boxes are not shifted and at least one pixel wide.
 
     Returns:
         ``[K, C, height, width]`` in the dtype of ``input``.
@@ -129,7 +129,7 @@ class RoIAlignMax(RoIAlign):
     """
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return roi_align_max(
             input, rois, self.output_size, self.spatial_scale, self.sampling_ratio, self.aligned
         )

@@ -18,25 +18,25 @@ def roi_align_rotated(
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
 ) -> Tensor:
-    """Pools each rotated box into a grid of bins, turned with the box, by averaging samples.
+    """Pools each rotated box into a grid of bins, rotated with the box, by averaging samples.
 
-    RoIAlign ("Mask R-CNN", He et al., 2017, section 3) on a grid that is turned about the box's
-    centre, with pixel centres matched: an angle of 0 gives :func:`roi_align` with ``aligned=True``.
-    Bins run along the box: the first axis of the result along its side h, the second along w. A
-    sample outside ``[-1, H] x [-1, W]`` counts as 0; between the border and that limit the border's
-    value is taken. NaN and infinite boxes, and under adaptive sampling those of a negative or zero
-    size, have no samples and give zeros; with a fixed ``sampling_ratio`` a negative size mirrors
-    the box. Coordinates and sums are never below float32, whatever the dtype of ``input``; boxes
-    may have another dtype.
+    This is RoIAlign ("Mask R-CNN", He et al., 2017, section 3) on a grid that is rotated about the
+    centre of the box. Pixel centres match: an angle of 0 gives :func:`roi_align` with
+    ``aligned=True``. Bins run along the box: the first axis of the result along its side h, the
+    second along w. A sample outside ``[-1, H] x [-1, W]`` counts as 0. Between that limit and the
+    border, it has the value at the border. NaN and infinite boxes, and under adaptive sampling
+    those of a negative or zero size, have no samples and give zeros. With a fixed
+    ``sampling_ratio``, a negative size mirrors the box. Coordinates and sums use at least float32,
+    whatever the dtype of ``input``. Boxes may have another dtype.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
         boxes: ``[K, 6]`` as (batch index, cx, cy, w, h, angle), or a list of N tensors ``[L, 5]``.
             Centre and size in pixels, the angle in degrees, counter-clockwise as seen in the image:
             the side w runs along (cos, -sin), the side h along (sin, cos).
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
-        sampling_ratio: samples per bin and axis, at most 64; not positive: about one per pixel.
+        sampling_ratio: samples per bin and axis, at most 64; if not positive, about one per pixel.
 
     Returns:
         ``[K, C, height, width]`` in the dtype of ``input``.
@@ -72,7 +72,7 @@ class RoIAlignRotated(PoolingModule):
         self.sampling_ratio = sampling_ratio
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return roi_align_rotated(
             input, rois, self.output_size, self.spatial_scale, self.sampling_ratio
         )

@@ -25,7 +25,7 @@ _BACKWARD = torch.ops.detops.roi_pool_backward.default
 
 
 class RoIPoolFunction(Function):
-    """Gives the maxima and where they lie; no gradient reaches the boxes."""
+    """Autograd function of maxima and their positions. Boxes get no gradient."""
 
     @staticmethod
     def forward(
@@ -37,7 +37,7 @@ class RoIPoolFunction(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-        """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
+        """Keeps the boxes, the positions of the maxima, and the size and layout of the input."""
         input, boxes, pooling = inputs
         argmax = output[1]
         ctx.mark_non_differentiable(argmax)
@@ -47,7 +47,7 @@ class RoIPoolFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
-        """Each bin's gradient goes to the pixel that it was taken from."""
+        """Sends the gradient of each bin to its largest pixel."""
         if grad is None:
             return None, None, None
         boxes, argmax = ctx.saved_tensors
@@ -59,7 +59,7 @@ class RoIPoolFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: tuple
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
@@ -68,7 +68,7 @@ class RoIPoolFunction(Function):
 
 
 class RoIPoolBackwardFunction(Function):
-    """Linear in ``grad``, since the places are settled."""
+    """Autograd function, linear in ``grad`` for fixed positions of the maxima."""
 
     @staticmethod
     def forward(
@@ -78,23 +78,23 @@ class RoIPoolBackwardFunction(Function):
         pooling: tuple[float, int, int],
         size: tuple[int, int, int, int],
     ) -> Tensor:
-        """Spreads ``grad`` over a map of the given size."""
-        # The input would give its dtype and layout, which are those of the gradient here.
+        """Scatters ``grad`` into a feature map of the given size."""
+        # The op reads dtype and layout from its input; here the gradient has the same.
         spread: Tensor = _BACKWARD(grad, grad, boxes, argmax, *pooling, *size)
         return spread
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Keeps the boxes and the places."""
+        """Keeps the boxes and the positions of the maxima."""
         _, boxes, argmax, _, _ = inputs
         ctx.save_for_backward(boxes, argmax)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """Double backward: each bin is worth the pixel that it was taken from."""
+        """Reads the gradient of each bin at its largest pixel (double backward)."""
         boxes, argmax = ctx.saved_tensors
         images, channels, _, width = grad.shape
-        if images == 0:  # then there is no RoI either
+        if images == 0:  # there are no RoIs either
             return grad.new_zeros(argmax.shape), None, None, None, None
         pixel = argmax.clamp(min=0).long()
         image = boxes[:, 0].nan_to_num().long().clamp(0, images - 1).view(-1, 1, 1, 1)
@@ -112,7 +112,7 @@ class RoIPoolBackwardFunction(Function):
         pooling: tuple,
         size: tuple,
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         batch, images = info.batch_size, size[0]
         boxes = fold_boxes(boxes, in_dims[1], batch, images)
         grad, argmax = fold(grad, in_dims[0], batch), fold(argmax, in_dims[2], batch)
@@ -137,17 +137,17 @@ def roi_pool(
 ) -> Tensor:
     """Pools each box into a grid of bins by taking the largest pixel of each.
 
-    "Fast R-CNN" (Girshick, 2015), section 2.1. Corners are rounded to pixels, halves away from
-    zero, and belong to the box, which is at least one pixel wide; a bin takes each pixel that it
-    touches. A bin without a pixel is 0, and so are those of NaN and infinite boxes. A NaN pixel is
-    passed over; where no pixel exceeds minus infinity, the first one is taken. Of equals, the first
-    in reading order gets the gradient. Coordinates are never below float32, whatever the dtype of
-    ``input``; boxes may have another dtype.
+    See "Fast R-CNN" (Girshick, 2015), section 2.1. Corners are rounded to pixels, halves away from
+    zero, and belong to the box. A box is at least one pixel wide. A bin reads every pixel that it
+    touches. A bin without a pixel is 0, and so are those of NaN and infinite boxes. NaN pixels are
+    skipped. If no pixel exceeds minus infinity, the first one is taken. Of equal pixels, the first
+    in reading order gets the gradient. Coordinates use at least float32, whatever the dtype of
+    ``input``. Boxes may have another dtype.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
         boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
-        output_size: bins, ``(height, width)`` or one number for both.
+        output_size: number of bins, ``(height, width)`` or one number for both.
         spatial_scale: pixels of ``input`` per pixel of the boxes.
 
     Returns:
@@ -182,5 +182,5 @@ class RoIPool(PoolingModule):
         self.spatial_scale = spatial_scale
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
-        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        """Pools ``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return roi_pool(input, rois, self.output_size, self.spatial_scale)

@@ -1,4 +1,4 @@
-"""The feature refinement of detectors of rotated boxes."""
+"""Feature refinement for detectors of rotated boxes."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ._shared import Function, fold, in_format, memory_format, unfold
 
 
 class RotatedFeatureAlignFunction(Function):
-    """Linear in ``features``; no gradient reaches the boxes."""
+    """Autograd function, linear in ``features``. Boxes get no gradient."""
 
     linear_in = (slice(1),)
 
@@ -29,7 +29,7 @@ class RotatedFeatureAlignFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """The transpose of the forward pass."""
+        """Applies the transpose of the forward pass."""
         grad = in_format(grad, ctx.layout)
         to_features = RotatedFeatureAlignBackwardFunction.run(grad, *ctx.saved_tensors, *ctx.how)
         return to_features, None, None, None
@@ -43,7 +43,7 @@ class RotatedFeatureAlignFunction(Function):
         spatial_scale: float,
         points: int,
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         folded = (
             fold(x, d, info.batch_size) for x, d in zip((features, boxes), in_dims, strict=False)
         )
@@ -58,7 +58,7 @@ class RotatedFeatureAlignBackwardFunction(Function):
 
     @staticmethod
     def forward(grad: Tensor, boxes: Tensor, spatial_scale: float, points: int) -> Tensor:
-        """The gradient of the features."""
+        """Returns the gradient of the features."""
         return _C.rotated_feature_align_backward(grad, boxes, spatial_scale, points)
 
     @staticmethod
@@ -69,7 +69,7 @@ class RotatedFeatureAlignBackwardFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """Double backward: the forward pass on the gradient."""
+        """Runs the forward pass on the gradient (double backward)."""
         refined = RotatedFeatureAlignFunction.run(grad, *ctx.saved_tensors, *ctx.how)
         return refined, None, None, None
 
@@ -77,7 +77,7 @@ class RotatedFeatureAlignBackwardFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, spatial_scale: float, points: int
     ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
+        """Makes one call over the folded images."""
         folded = (fold(x, d, info.batch_size) for x, d in zip((grad, boxes), in_dims, strict=False))
         spread = RotatedFeatureAlignBackwardFunction.run(*folded, spatial_scale, points)
         return unfold(spread, info.batch_size), 0
@@ -90,21 +90,21 @@ _rotated_feature_align = derivative("rotated_feature_align", RotatedFeatureAlign
 def rotated_feature_align(
     features: Tensor, boxes: Tensor, spatial_scale: float = 0.125, points: int = 1
 ) -> Tensor:
-    """Adds to each pixel the features at the places of the box that was found there.
+    """Adds to each pixel the features sampled at the box that was predicted there.
 
-    The reconstruction of features in the feature refinement module of "R3Det: Refined Single-Stage
-    Detector with Feature Refinement for Rotating Object" (Yang et al., 2021), section 3.3: a
-    bilinear sample at the centre of the box and, with 5 points, one at each corner. A pixel is at
-    its whole coordinates. A sample outside ``[-1, H] x [-1, W]``, one that is NaN among them,
-    counts as 0; between the border and that limit the border's value is taken. Coordinates and
-    sums are never below float32, whatever the dtype of ``features``; boxes may have another dtype.
-    Linear in ``features`` and differentiable there any number of times; no gradient reaches the
-    boxes.
+    This is the reconstruction of features in the feature refinement module of "R3Det: Refined
+    Single-Stage Detector with Feature Refinement for Rotating Object" (Yang et al., 2021), section
+    3.3. It takes a bilinear sample at the centre of the box and, with 5 points, one at each corner.
+    Pixels are at integer coordinates. A sample outside ``[-1, H] x [-1, W]`` or at a NaN position
+    counts as 0. Between that limit and the border, it has the value at the border. Coordinates and
+    sums use at least float32, whatever the dtype of ``features``. Boxes may have another dtype. The
+    op is linear in ``features`` and differentiable in them any number of times. Boxes get no
+    gradient.
 
     Args:
         features: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
         boxes: ``[N, H, W, 5]`` as (cx, cy, w, h, angle), the box of each pixel. Centre and size in
-            pixels of the image, the angle in degrees, counter-clockwise as seen there.
+            pixels of the image, the angle in degrees, counter-clockwise as seen in the image.
         spatial_scale: pixels of ``features`` per pixel of the boxes.
         points: 1 or 5.
 

@@ -1,4 +1,4 @@
-"""Differentiable overlap of matched rotated boxes, and losses from it."""
+"""Differentiable overlap of matched rotated boxes, and losses based on it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ._shared import Function, front, raw, reduced
 
 
 class RotatedIoUFunction(Function):
-    """Differentiable in both boxes, once."""
+    """Autograd function, differentiable once in both sets of boxes."""
 
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, mode: str) -> Tensor:
@@ -33,7 +33,7 @@ class RotatedIoUFunction(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], boxes1: Tensor, boxes2: Tensor, mode: str
     ) -> tuple[Tensor, int]:
-        """One more dimension of pairs."""
+        """Adds one dimension of pairs."""
         pair = zip((boxes1, boxes2), in_dims, strict=False)
         first, second = (front(x, dim, info.batch_size) for x, dim in pair)
         return RotatedIoUFunction.run(first, second, mode), 0
@@ -43,20 +43,21 @@ _rotated_iou = derivative("rotated_iou", RotatedIoUFunction.run)
 
 
 def rotated_iou(boxes1: Tensor, boxes2: Tensor, mode: str = "iou") -> Tensor:
-    """Intersection over union of matched rotated boxes, differentiable in both.
+    """Computes the IoU of matched rotated boxes, differentiable in both.
 
     The values are those of :func:`box_iou_rotated` with ``aligned``. The derivative is exact: the
-    intersection grows by the length of each side's part within the other box, times the speed at
-    which a number moves that side outwards (Reynolds' transport theorem). Where sides coincide it
-    is the mean of the one-sided derivatives, so that of a box with itself is 0; it is 0 as well
-    where boxes do not overlap, and where the overlap has no value. Differentiable once.
+    intersection grows by the length of each side's part inside the other box, times the speed at
+    which a parameter moves that side outwards (Reynolds' transport theorem). Where sides coincide,
+    the derivative is the mean of the one-sided derivatives, so a box with itself has a derivative
+    of 0. It is also 0 where boxes do not overlap, and where the overlap is undefined.
+    Differentiable once.
 
     Args:
         boxes1: ``[..., 5]`` as (cx, cy, w, h, angle) in pixels and degrees, counter-clockwise as
             seen in an image whose y axis points down.
-        boxes2: likewise, of the same size.
-        mode: what the intersection is divided by: the area of the union (``iou``), or that of the
-            box of ``boxes1`` (``iof``).
+        boxes2: likewise, of the same shape.
+        mode: ``iou`` divides the intersection by the area of the union, ``iof`` by the area of the
+            box of ``boxes1``.
 
     Returns:
         ``[...]`` in [0, 1]: float64 if one of the inputs is, otherwise float32.
@@ -75,7 +76,7 @@ def rotated_iou(boxes1: Tensor, boxes2: Tensor, mode: str = "iou") -> Tensor:
 
 
 def _extents(boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Low and high corner of the upright box around each."""
+    """Returns the low and high corners of the upright box around each box."""
     angle = torch.deg2rad(boxes[..., 4:])
     sin, cos = angle.sin().abs(), angle.cos().abs()
     w, h = boxes[..., 2:4].abs().split(1, -1)
@@ -84,13 +85,13 @@ def _extents(boxes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _upright_hull(boxes1: Tensor, boxes2: Tensor) -> Tensor:
-    """Width and height of the smallest upright box around both, ``[..., 2]``."""
+    """Returns width and height of the smallest upright box around both, ``[..., 2]``."""
     (low1, high1), (low2, high2) = _extents(boxes1), _extents(boxes2)
     return torch.maximum(high1, high2) - torch.minimum(low1, low2)
 
 
 def _product(sides: Tensor) -> Tensor:
-    """Not ``prod``, whose derivative asks how many there are: a graph may not know."""
+    """Multiplies both sides. The derivative of ``prod`` needs a size that a graph may lack."""
     return sides[..., 0] * sides[..., 1]
 
 
@@ -99,7 +100,7 @@ def _loss(boxes1: Tensor, boxes2: Tensor, mode: str, reduction: str, eps: float)
     contract.check_word("mode", mode)
     try:
         iou = rotated_iou(boxes1, boxes2)
-    except RuntimeError:  # which calls the op rotated_iou
+    except RuntimeError:  # its message names rotated_iou
         contract.check(dict(boxes1=boxes1, boxes2=boxes2, mode=mode, reduction=reduction))
         raise
     loss = 1 - iou
@@ -109,7 +110,7 @@ def _loss(boxes1: Tensor, boxes2: Tensor, mode: str, reduction: str, eps: float)
     if mode == "giou":
         around = _product(hull)
         areas = _product(first[..., 2:4].clamp(min=0)) + _product(second[..., 2:4].clamp(min=0))
-        # iou = I / (A + B - I), from which the union is (A + B) / (1 + iou).
+        # From iou = I / (A + B - I) follows the union (A + B) / (1 + iou).
         loss = loss + (around - areas / (1 + iou)) / (around + eps)
     elif mode == "diou":
         apart = (first[..., :2] - second[..., :2]).square().sum(-1)
@@ -127,25 +128,25 @@ def rotated_iou_loss(
     reduction: str = "none",
     eps: float = 1e-7,
 ) -> Tensor:
-    """1 less the overlap of matched rotated boxes.
+    """Computes 1 minus the overlap of matched rotated boxes.
 
-    With ``iou``, "IoU Loss for 2D/3D Object Detection" (Zhou et al., 2019), equation 2. ``giou``
-    subtracts the share of the enclosing box that neither box covers ("Generalized Intersection over
-    Union", Rezatofighi et al., 2019, equation 4), ``diou`` the squared distance of the centres over
-    that of the enclosing box's diagonal ("Distance-IoU Loss", Zheng et al., 2020, equation 7): both
-    have a gradient where boxes do not overlap. The enclosing box is the smallest *upright* one, so
-    that upright boxes give what :func:`generalized_box_iou_loss` and
-    :func:`distance_box_iou_loss` do.
+    ``iou`` is the loss of "IoU Loss for 2D/3D Object Detection" (Zhou et al., 2019), equation 2.
+    ``giou`` adds the fraction of the enclosing box that neither box covers ("Generalized
+    Intersection over Union", Rezatofighi et al., 2019, equation 4). ``diou`` adds the squared
+    distance of the centres over the squared diagonal of the enclosing box ("Distance-IoU Loss",
+    Zheng et al., 2020, equation 7). Both have a gradient where boxes do not overlap. The enclosing
+    box is the smallest *upright* one, so upright boxes give the results of
+    :func:`generalized_box_iou_loss` and :func:`distance_box_iou_loss`.
 
     Args:
         boxes1: ``[..., 5]`` as (cx, cy, w, h, angle); see :func:`rotated_iou`.
-        boxes2: likewise, of the same size.
+        boxes2: likewise, of the same shape.
         mode: ``iou``, ``giou`` or ``diou``.
-        reduction: ``none``, ``mean`` (0 where there are no boxes) or ``sum``.
+        reduction: ``none``, ``mean`` (0 without boxes) or ``sum``.
         eps: added to the area of the enclosing box, and to its squared diagonal.
 
     Returns:
-        ``[...]`` in [0, 2], or a single number: float64 if one of the inputs is, otherwise float32.
+        ``[...]`` in [0, 2], or a scalar: float64 if one of the inputs is, otherwise float32.
 
     Raises:
         RuntimeError: wrong shape or dtype, or devices that differ.

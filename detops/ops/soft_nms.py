@@ -18,26 +18,26 @@ def soft_nms(
 ) -> tuple[Tensor, Tensor]:
     """Lowers the scores of boxes that overlap a better one, instead of dropping them.
 
-    "Soft-NMS -- Improving Object Detection With One Line of Code" (Bodla et al., 2017). Of the
-    boxes that are left, the one of the highest score (of equals, the first) is selected, and the
-    scores of the others are multiplied by a function of their IoU with it:
+    See "Soft-NMS -- Improving Object Detection With One Line of Code" (Bodla et al., 2017). Each
+    step selects the remaining box with the highest score (the first of equal ones) and multiplies
+    the scores of the others by a function of their IoU with it:
 
     - ``"linear"``: 1 - IoU where IoU > ``iou_threshold``, else 1
     - ``"gaussian"``: exp(-IoU^2 / ``sigma``), for every IoU
     - ``"naive"``: 0 where IoU > ``iou_threshold``, else 1, which is ordinary suppression
 
-    Boxes whose score is below ``min_score`` are dropped, before the first selection as well. So are
-    scores of NaN and minus infinity. An IoU without value (0/0, NaN or infinite boxes) counts as 0.
-    The selection is the same on every device, instruction set and number of threads.
+    Boxes with a score below ``min_score``, NaN or minus infinity are dropped, also before the first
+    selection. An undefined IoU (0/0, NaN or infinite boxes) counts as 0. The selection is the same
+    on every device, instruction set and number of threads.
 
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         scores: ``[N]``.
-        iou_threshold: overlap above which the linear and the naive method lower a score.
+        iou_threshold: overlap above which the linear and the naive methods lower a score.
         sigma: width of the Gaussian method; positive.
         min_score: score below which a box is dropped.
         method: ``"linear"``, ``"gaussian"`` or ``"naive"``.
-        max_output: how many boxes to select at most; all by default.
+        max_output: maximum number of boxes to select; all by default.
 
     Returns:
         The indices of the selected boxes, int64 ``[K]``, and their scores when they were selected,

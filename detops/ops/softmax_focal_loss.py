@@ -1,4 +1,4 @@
-"""The focal loss of classes of which one holds."""
+"""Softmax focal loss over mutually exclusive classes."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ._shared import Function, one_by_one, raw, reduced
 
 
 class SoftmaxFocalLossFunction(Function):
-    """Differentiable once in the logits and the weights of classes."""
+    """Autograd function, differentiable once in the logits and the class weights."""
 
     @staticmethod
     def forward(
@@ -27,7 +27,7 @@ class SoftmaxFocalLossFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """One pass more, from the same arguments."""
+        """Computes the gradients from the arguments, in another pass."""
         inputs, targets, weight = ctx.saved_tensors
         rule = ctx.alpha, ctx.gamma
         to_inputs = to_weight = None
@@ -36,7 +36,7 @@ class SoftmaxFocalLossFunction(Function):
             to_inputs = raw(_C.softmax_focal_loss_backward, grad, *arguments)
         if ctx.needs_input_grad[2]:
             each = grad * raw(_C.softmax_focal_loss_forward, inputs, targets, None, *rule)
-            # The loss of a row that does not count is 0, wherever it is added.
+            # Ignored rows have a loss of 0, so any index works for them.
             place = targets.long().clamp(0, weight.size(0))
             sums = each.new_zeros(weight.size(0) + 1).index_put((place,), each, accumulate=True)
             to_weight = sums[:-1].to(weight.dtype)
@@ -52,7 +52,7 @@ class SoftmaxFocalLossFunction(Function):
         alpha: float,
         gamma: float,
     ) -> tuple[Tensor, int]:
-        """One call after the other, as each may have weights of its own."""
+        """Makes one call per batch entry, because each may have its own weights."""
         args = inputs, targets, weight, alpha, gamma
         return one_by_one(SoftmaxFocalLossFunction.run, in_dims, info.batch_size, *args)
 
@@ -83,24 +83,25 @@ def softmax_focal_loss(
     weight: Tensor | None = None,
     reduction: str = "none",
 ) -> Tensor:
-    """Cross entropy in which what is predicted well counts little, for classes of which one holds.
+    """Computes a cross entropy over exclusive classes that weights well-predicted rows less.
 
-    "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5, over a softmax:
-    ``-alpha weight[t] (1 - p)^gamma log p``, where ``p`` is the probability given to the class
-    ``t``. Finite for all finite inputs. Differentiable once in ``inputs`` and ``weight``.
+    It is defined in "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5, here
+    over a softmax: ``-alpha weight[t] (1 - p)^gamma log p``, where ``p`` is the predicted
+    probability of class ``t``. It is finite for all finite inputs. Differentiable once in
+    ``inputs`` and ``weight``.
 
     Args:
         inputs: logits, ``[N, C]``.
-        targets: integer ``[N]``, the class of each row, from 0 to C - 1; a row of any other number
+        targets: integer ``[N]``, the class of each row, from 0 to C - 1. A row with any other value
             is ignored: its loss and its gradient are 0.
-        alpha: a factor of all losses.
+        alpha: factor of all losses.
         gamma: exponent; 0 is plain cross entropy.
-        weight: ``[C]``, a factor for each class.
-        reduction: ``none``, ``mean`` (over all N rows, ignored ones too; 0 where there are none) or
+        weight: ``[C]``, factor of each class.
+        reduction: ``none``, ``mean`` (over all N rows, including ignored ones; 0 without rows) or
             ``sum``.
 
     Returns:
-        ``[N]``, or one number: float64 if the logits are, otherwise float32.
+        ``[N]``, or a scalar: float64 if the logits are, otherwise float32.
 
     Raises:
         ValueError: an unknown ``reduction``.

@@ -1,4 +1,4 @@
-"""Weighted box fusion: one set of boxes from those of several detectors."""
+"""Weighted box fusion: merges the boxes of several detectors."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ..registration import CONTRACTS, unscriptable
 from ._shared import undifferentiable
 
 _weighted_box_fusion = undifferentiable("weighted_box_fusion")
-# The op joins the lists of the public function.
+# The contract for the lists of the public function; the op receives them concatenated.
 _LISTS = replace(
     CONTRACTS["weighted_box_fusion"],
     arguments=["boxes", "scores", "labels", "weights"],
@@ -31,45 +31,46 @@ def weighted_box_fusion(
     conf_type: str = "avg",
     allows_overflow: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Fuses the boxes that several detectors, or passes over an image, have found.
+    """Fuses the boxes of several detectors, or of several passes over an image.
 
-    "Weighted boxes fusion: Ensembling boxes from different object detection models" (Solovyev, Wang
-    and Gabruseva, 2021), section 3. Scores are multiplied by the weights of their models. Within a
-    label, boxes are visited by descending score, ties in input order; one joins the fused box that
-    it overlaps most (of equals, the first) if that IoU is strictly greater than ``iou_threshold``,
-    and else begins another. A fused box is the mean of its members, weighted by their scores, and
-    moves as they join. Its score, with c the members' weighted scores, w the weights of their
-    models, n members, T models:
+    See "Weighted boxes fusion: Ensembling boxes from different object detection models" (Solovyev,
+    Wang and Gabruseva, 2021), section 3. Scores are multiplied by the weights of their models.
+    Within a label, boxes are visited by descending score, ties in input order. A box joins the
+    fused box that it overlaps most (the first of equal ones) if that IoU is strictly greater than
+    ``iou_threshold``; otherwise it starts a new one. A fused box is the mean of its members,
+    weighted by their scores, and moves as they join. Let c be the weighted scores of the members, w
+    the weights of their models, n the number of members and T the number of models. The score of a
+    fused box is:
 
-    - ``"avg"``: mean(c) min(n, T) / the sum of all weights; with ``allows_overflow``,
-      sum(c) / the sum of all weights, which may be above 1
+    - ``"avg"``: mean(c) min(n, T) / (sum of all weights), or with ``allows_overflow``
+      sum(c) / (sum of all weights), which may be above 1
     - ``"max"``: max(c) / the largest weight
-    - ``"box_and_model_avg"``: sum(c) / sum(w), times the weights of the models that have found it
-      over the sum of all
-    - ``"absent_model_aware_avg"``: sum(c) / (sum(w) + the weights of the models that have not)
+    - ``"box_and_model_avg"``: sum(c) / sum(w), times the fraction of the sum of all weights that
+      belongs to models that found the box
+    - ``"absent_model_aware_avg"``: sum(c) / (sum(w) + sum of the weights of the other models)
 
-    All is computed in float64, and the same on every device and instruction set. Coordinates may be
-    of any scale. Boxes do not take part that have no positive, finite area, or a score that is
-    below ``skip_box_threshold``, not positive, or no finite number.
+    Everything is computed in float64, with the same result on every device and instruction set.
+    Coordinates may have any scale. Boxes are skipped if their area is not positive and finite, or
+    if their score is below ``skip_box_threshold``, not positive, or not finite.
 
     Args:
         boxes: for each model, ``[N_i, 4]`` as (x1, y1, x2, y2).
         scores: for each model, ``[N_i]``.
-        labels: for each model, ``[N_i]``, integers.
+        labels: for each model, integers ``[N_i]``.
         weights: a positive number for each model, at most 64 of them; 1 for each by default.
         iou_threshold: overlap above which boxes are fused.
-        skip_box_threshold: score, before it is weighted, below which a box is left out.
+        skip_box_threshold: score, before weighting, below which a box is skipped.
         conf_type: ``"avg"``, ``"max"``, ``"box_and_model_avg"`` or ``"absent_model_aware_avg"``.
         allows_overflow: see ``"avg"``.
 
     Returns:
-        Boxes ``[K, 4]``, scores ``[K]`` and labels ``[K]``, in the dtypes that those of all models
-        have together, by descending score; of equals by label, then as they began. Not
+        Boxes ``[K, 4]``, scores ``[K]`` and labels ``[K]``, in the promoted dtypes of all models,
+        by descending score, then by label, then in the order in which they were started. Not
         differentiable.
 
     Raises:
-        ValueError: no models, lists of different lengths, or a model whose boxes, scores and labels
-            are of different numbers.
+        ValueError: no models, lists of different lengths, or a model with different numbers of
+            boxes, scores and labels.
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, more
             than 64 models, a weight that is not positive and finite, or an unknown ``conf_type``.
 

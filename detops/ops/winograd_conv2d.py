@@ -1,4 +1,4 @@
-"""A convolution by Winograd's algorithm."""
+"""Convolution by Winograd's algorithm."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from ._shared import Function, Pair, as_pair, fold, one_by_one, unfold
 
 
 class WinogradConv2dFunction(Function):
-    """Differentiable in all arguments, as often as one likes."""
+    """Autograd function, differentiable in all arguments any number of times."""
 
     @staticmethod
     def forward(
@@ -31,7 +31,7 @@ class WinogradConv2dFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """By the same algorithm."""
+        """Computes the gradients by the same algorithm."""
         input, weight, bias = ctx.saved_tensors
         to_input, to_weight, to_bias = None, None, None
         if ctx.needs_input_grad[0]:
@@ -60,7 +60,7 @@ class WinogradConv2dFunction(Function):
         bias: Tensor | None,
         padding: tuple[int, int],
     ) -> tuple[Tensor, int]:
-        """One call over the folded images, or one for each set of weights."""
+        """Makes one call over the folded images, or one per set of weights."""
         batch = info.batch_size
         if in_dims[1] is None and in_dims[2] is None:
             images = fold(input, in_dims[0], batch)
@@ -70,7 +70,7 @@ class WinogradConv2dFunction(Function):
 
 
 class WinogradWeightFunction(Function):
-    """The gradient in the weights, and what it is differentiated to: two convolutions."""
+    """Autograd function of the gradient of the weights. Its derivative is two convolutions."""
 
     @staticmethod
     def forward(grad: Tensor, input: Tensor, padding: tuple[int, int]) -> Tensor:
@@ -85,7 +85,7 @@ class WinogradWeightFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
-        """What comes in has the place of weights."""
+        """Convolves with the incoming gradient, which has the shape of weights."""
         grad, input = ctx.saved_tensors
         to_grad, to_input = None, None
         if ctx.needs_input_grad[0]:
@@ -98,7 +98,7 @@ class WinogradWeightFunction(Function):
     def vmap(
         info: Any, in_dims: tuple, grad: Tensor, input: Tensor, padding: tuple[int, int]
     ) -> tuple[Tensor, int]:
-        """One call for each of the batch."""
+        """Makes one call per batch entry."""
         args = grad, input, padding
         return one_by_one(WinogradWeightFunction.run, in_dims, info.batch_size, *args)
 
@@ -120,17 +120,17 @@ def winograd_conv2d(
     bias: Tensor | None = None,
     padding: Pair = 1,
 ) -> Tensor:
-    """A convolution of 3x3 kernels with stride 1, in a quarter of the multiplications.
+    """Convolves with 3x3 kernels and stride 1, in a quarter of the multiplications.
 
-    F(4x4, 3x3) of "Fast Algorithms for Convolutional Neural Networks" (Lavin and Gray, 2016),
-    section 4.1, at the points 0, +-3/4, +-3/2 and infinity. It pays on the CPU from about 32
-    channels on, and is quickest on maps in channels_last. On a GPU it is PyTorch's convolution,
-    as precise and as deterministic as ``torch.backends.cudnn`` lets it be.
+    The algorithm is F(4x4, 3x3) of "Fast Algorithms for Convolutional Neural Networks" (Lavin and
+    Gray, 2016), section 4.1, at the points 0, +-3/4, +-3/2 and infinity. On the CPU it pays off
+    from about 32 channels, and is fastest on channels_last feature maps. On a GPU the op is
+    PyTorch's convolution, whose precision and determinism depend on ``torch.backends.cudnn``.
 
-    In float32 its error is about five times that of a convolution that adds product after product:
-    with sums around 1, 1e-6 in the mean and 2e-5 at most. Where a tile of 6x6 pixels holds an
-    infinity or a NaN, all of its 4x4 results are NaN. Sums are never below float32; weight and bias
-    may have other dtypes than ``input``. An exported graph has a plain convolution in its place.
+    In float32, the error is about five times that of a convolution that adds one product after
+    another: for sums around 1, 1e-6 on average and 2e-5 at most. If a tile of 6x6 pixels contains
+    an infinity or a NaN, all of its 4x4 results are NaN. Sums use at least float32. Weight and bias
+    may have other dtypes than ``input``. An exported graph contains a plain convolution instead.
 
     Args:
         input: ``[N, C, H, W]``.
@@ -158,7 +158,7 @@ def winograd_conv2d(
 
 
 class WinogradConv2d(Module, nn.Conv2d):
-    """A convolution of 3x3 kernels with stride 1; see :func:`winograd_conv2d`.
+    """A convolution with 3x3 kernels and stride 1; see :func:`winograd_conv2d`.
 
     Example:
         >>> WinogradConv2d(16, 32)(torch.randn(1, 16, 20, 30)).shape
@@ -175,6 +175,6 @@ class WinogradConv2d(Module, nn.Conv2d):
         super().__init__(in_channels, out_channels, 3, 1, as_pair(padding), bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        """``[N, C, H, W]`` to ``[N, O, H + 2 * padding - 2, W + 2 * padding - 2]``."""
+        """Turns ``[N, C, H, W]`` into ``[N, O, H + 2 * padding - 2, W + 2 * padding - 2]``."""
         around = self.padding[0], self.padding[1]
         return winograd_conv2d(input, self.weight, self.bias, around)  # type: ignore[arg-type]

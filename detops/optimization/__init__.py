@@ -1,4 +1,4 @@
-"""Detectors made fast on a CPU: :func:`optimize`."""
+"""Faster detectors on the CPU: :func:`optimize`."""
 
 import copy
 import threading
@@ -14,33 +14,34 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def optimize(model: Model, *, exact: bool = False) -> Model:
-    """A detector for inference on the CPU, with the same call and the same detections.
+    """Returns a copy of a detector that is faster on the CPU, with the same call and detections.
 
     ::
 
         detector = detops.optimize(torchvision.models.detection.maskrcnn_resnet50_fpn(...))
         detections = detector(images)
 
-    Normalisations are folded into convolutions, sums and rectifiers happen before their results are
-    written, weights are arranged once for the products that use them, 3x3 convolutions take
-    Winograd's algorithm (:func:`winograd_conv2d`), maps are in channels_last, and what one image
-    has left in memory serves the next: the package's own ops, and those of torchvision's models,
-    take large results from memory that stays, at most the most that was in use at a time.
-    :func:`release_memory` gives it back.
+    Normalisations are folded into convolutions. Sums and ReLUs are applied before results are
+    written. Weights are packed once, in the order in which the kernels read them. 3x3 convolutions
+    use Winograd's algorithm (:func:`winograd_conv2d`). Feature maps are in channels_last.
 
-    With Winograd's algorithm boxes move by less than 0.05 pixels, and scores by less than 1e-4,
-    where a detector has been trained; with ``exact`` every sum is one of products, as before.
+    Each image reuses the memory of the one before: while the detector runs, the package's ops, and
+    those of torchvision's models, allocate large results from memory that is kept. Its size is at
+    most the peak usage. :func:`release_memory` returns it to the system.
 
-    The model that is given stays as it is. The copy shares those of its tensors that are not
-    arranged anew; its weights are those of the time of the call, and it is not for training.
+    With Winograd's algorithm, boxes of a trained detector move by less than 0.05 pixels, and scores
+    by less than 1e-4. With ``exact``, convolutions sum plain products, as in the model.
+
+    The model itself does not change. The copy shares its tensors with the model, except those that
+    are packed. It keeps the weights of the time of the call, and it cannot be trained.
 
     Args:
         model: a detector of this package or of torchvision, in float32 on the CPU.
-        exact: the strictest arithmetic.
+        exact: do not use Winograd's algorithm.
 
     Raises:
-        TypeError: another model.
-        ValueError: it is not on the CPU.
+        TypeError: the model is of another kind.
+        ValueError: the model is not on the CPU.
 
     Example:
         >>> cfg = detops.config.load_config(None, ["INPUT.MIN_SIZE_TEST", 64])
@@ -74,7 +75,7 @@ def optimize(model: Model, *, exact: bool = False) -> Model:
 
 
 def release_memory() -> None:
-    """Gives memory that is kept for the next image, or training step, back to the system.
+    """Returns the memory that is kept for the next image or training step to the system.
 
     Example:
         >>> detops.release_memory()
@@ -82,7 +83,7 @@ def release_memory() -> None:
     _C.release_arena()
 
 
-# What calls that are under way in a thread have changed, and must put back.
+# Per thread, the state that running calls have changed and must restore.
 _CALLS = threading.local()
 
 
@@ -95,7 +96,7 @@ def _own_begins(model: nn.Module, *_: Any, patched: bool = False) -> None:
 
         call.enter_context(patch_torchvision())
     _CALLS.__dict__.setdefault("stack", []).append(call)
-    if model.training:  # _ends is called all the same
+    if model.training:  # _ends is called nevertheless
         raise RuntimeError(
             "detops.optimize: the detector is for inference, got one in training: call eval() on "
             "it, or train the model that it was made of"

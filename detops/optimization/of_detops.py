@@ -1,4 +1,4 @@
-"""What our own detectors have of their own."""
+"""Packing of detops' own detectors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from .rules import Packer, ProposalHead
 
 
 class OwnProposalHead(ProposalHead):
-    """Gives what :class:`detops.modeling.rpn.RPNHead` gives."""
+    """A proposal head with the results of :class:`detops.modeling.rpn.RPNHead`."""
 
     def forward(self, features: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Per level objectness ``[N, H * W * A]`` and deltas ``[N, H * W * A, 4]``."""
+        """Returns per level objectness ``[N, H * W * A]`` and deltas ``[N, H * W * A, 4]``."""
         logits, deltas = [], []
         for x in features:
             a, b = self.split(conv2d(self.conv, x, relu=True))

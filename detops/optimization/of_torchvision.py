@@ -1,4 +1,4 @@
-"""What torchvision's detectors have of their own."""
+"""Packing of torchvision's detectors."""
 
 from collections import OrderedDict
 from itertools import pairwise
@@ -28,10 +28,10 @@ from .rules import Affine, Packer, ProposalHead, affine_of, scaled
 
 
 class Residual(nn.Module):
-    """A block of torchvision's ResNets: packed convolutions, the last with the sum.
+    """A block of a torchvision ResNet, with packed convolutions and the sum fused into the last.
 
     Args:
-        block: whose convolutions are packed.
+        block: a block with packed convolutions.
     """
 
     def __init__(self, block: resnet.BasicBlock | resnet.Bottleneck) -> None:
@@ -41,7 +41,7 @@ class Residual(nn.Module):
         self.downsample = block.downsample
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
+        """Maps ``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
         identity = x if self.downsample is None else self.downsample(x)
         *convs, last = self.convs
         for conv in convs:
@@ -51,10 +51,10 @@ class Residual(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """A feature pyramid that adds each level to the finer one in its memory.
+    """A feature pyramid that adds each level to the finer one in place.
 
     Args:
-        pyramid: whose convolutions are packed.
+        pyramid: a pyramid with packed convolutions.
     """
 
     def __init__(self, pyramid: FeaturePyramidNetwork) -> None:
@@ -63,7 +63,7 @@ class Pyramid(nn.Module):
         self.extra_blocks = pyramid.extra_blocks
 
     def forward(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Maps by name, finest first, to maps with as many channels each."""
+        """Maps named feature maps, finest first, to levels with equal numbers of channels."""
         names, maps = list(x), list(x.values())
         inner = [block(y) for block, y in zip(self.inner_blocks, maps, strict=True)]
         for i in range(len(inner) - 1, 0, -1):
@@ -75,20 +75,19 @@ class Pyramid(nn.Module):
 
 
 class TheirProposalHead(ProposalHead):
-    """Gives what torchvision's head gives."""
+    """A proposal head with the results of torchvision's head."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Per level logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]``."""
+        """Returns per level logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]``."""
         levels = [self.split(self.conv(y)) for y in x]
         return [logits for logits, _ in levels], [deltas for _, deltas in levels]
 
 
 class Pooler(nn.Module):
-    """A pooler for layers that take any layout: its results have that of the maps.
+    """A pooler for layers that accept any memory format: results have that of the feature maps.
 
     Args:
-        pooler: what it stands in for, and what is left to do the pooling where levels are not a run
-            of powers of two.
+        pooler: the pooler to replace. It still pools if levels are not consecutive powers of two.
     """
 
     def __init__(self, pooler: MultiScaleRoIAlign) -> None:
@@ -98,7 +97,7 @@ class Pooler(nn.Module):
     def forward(
         self, x: dict[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]
     ) -> Tensor:
-        """See :class:`detops.MultiScaleRoIAlign`."""
+        """Pools boxes; see :class:`detops.MultiScaleRoIAlign`."""
         theirs = self.pooler
         maps = [x[name] for name in theirs.featmap_names if name in x]
         scales = scales_of(maps, image_shapes)
@@ -116,10 +115,10 @@ class Pooler(nn.Module):
 
 
 class MaskPredictor(nn.Module):
-    """The logits of masks, computed before the pixels of the larger maps are brought into place.
+    """A mask predictor that computes logits before it rearranges the pixels of the larger maps.
 
     Args:
-        predictor: whose layers are packed.
+        predictor: a predictor with packed layers.
     """
 
     def __init__(self, predictor: MaskRCNNPredictor) -> None:
@@ -128,18 +127,18 @@ class MaskPredictor(nn.Module):
         self.mask_fcn_logits = predictor.mask_fcn_logits
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, C, M, M]`` to ``[N, classes, 2 M, 2 M]``."""
+        """Maps ``[N, C, M, M]`` to ``[N, classes, 2 M, 2 M]``."""
         return in_squares(self.mask_fcn_logits(side_by_side(self.conv5_mask.conv(x))))
 
 
 class TorchvisionPacker(Packer):
-    """Knows torchvision's normalisation, blocks and chains."""
+    """Packs the normalisations, blocks and chains of torchvision."""
 
     def __init__(self, exact: bool) -> None:
         super().__init__(exact, _affine)
 
     def walk(self, module: nn.Module) -> None:
-        """Packs all that is below a module and itself."""
+        """Packs a module and everything below it."""
         if type(module) is RegionProposalNetwork and type(module.head) is RPNHead:
             module.head = TheirProposalHead.instead_of(module.head)
         if type(module) is IntermediateLayerGetter:
@@ -158,20 +157,20 @@ class TorchvisionPacker(Packer):
 
 
 def _of_packed(module: Any) -> nn.Module | None:
-    """What takes the place of a module whose layers are packed, if they are."""
+    """Returns the replacement for a module with packed layers, or None."""
     if type(module) in (resnet.BasicBlock, resnet.Bottleneck):
         convs = [m for n, m in module.named_children() if n.startswith("conv")]
         return Residual(module) if all(isinstance(m, PackedConv2d) for m in convs) else None
     if type(module) is MaskRCNNPredictor and isinstance(module.conv5_mask, PackedDeconv2d):
         return MaskPredictor(module)
-    # What convolutions give is new, and may be added to.
+    # Results of packed convolutions are new tensors, which can be added to in place.
     if type(module) is FeaturePyramidNetwork and all(map(_begins_packed, module.inner_blocks)):
         return Pyramid(module)
     return None
 
 
 def _begins_packed(head: nn.Module | None) -> bool:
-    """Whether the first layer of a sequence is packed, and so takes maps in any layout."""
+    """Returns whether the first layer of a sequence is packed and accepts any memory format."""
     while isinstance(head, nn.Sequential) and type(head).forward is nn.Sequential.forward:
         head = next(iter(head), None)
     return isinstance(head, PackedConv2d | PackedLinear)

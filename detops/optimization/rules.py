@@ -1,4 +1,4 @@
-"""Which layers of a detector become packed ones."""
+"""Rules for the layers of a detector that are packed."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,7 +12,7 @@ Affine = tuple[Tensor, Tensor] | None
 
 
 def affine_of(norm: nn.Module) -> Affine:
-    """The factor and the summand of each channel, if that is what a normalisation is."""
+    """Returns the scale and the shift of each channel, or None if a normalisation is not affine."""
     if isinstance(norm, FrozenBatchNorm2d):
         return norm.affine()
     if type(norm) is not nn.BatchNorm2d or norm.running_var is None:
@@ -21,7 +21,7 @@ def affine_of(norm: nn.Module) -> Affine:
 
 
 def scaled(norm: Any) -> tuple[Tensor, Tensor]:
-    """The same from statistics, an epsilon, and weights if there are any."""
+    """Computes scale and shift from statistics, an epsilon, and optional weights."""
     scale = (norm.running_var + norm.eps).rsqrt()
     shift = -norm.running_mean * scale
     if norm.weight is None:
@@ -30,11 +30,11 @@ def scaled(norm: Any) -> tuple[Tensor, Tensor]:
 
 
 class ProposalHead(nn.Module):
-    """A proposal head, for inference, with one convolution for both of its results.
+    """A proposal head for inference that computes both of its results in one convolution.
 
     Args:
-        head: with a convolution, and ``cls_logits`` and ``bbox_pred`` behind it.
-        both: these two, joined.
+        head: a head with a convolution followed by ``cls_logits`` and ``bbox_pred``.
+        both: ``cls_logits`` and ``bbox_pred``, joined.
     """
 
     def __init__(self, head: Any, both: nn.Conv2d) -> None:
@@ -45,22 +45,22 @@ class ProposalHead(nn.Module):
 
     @classmethod
     def instead_of(cls, head: Any) -> nn.Module:
-        """For a head, or the head itself where it has to stay."""
+        """Returns a replacement for a head, or the head itself if it must stay."""
         both = None if heard(head) else joined(head.cls_logits, head.bbox_pred)
         return head if both is None else cls(head, both)  # type: ignore[no-any-return]
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]`` of what the convolution gave."""
+        """Returns logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]`` for a feature map."""
         logits, deltas = self.both(x).split(self.sizes, 1)
         return logits, deltas
 
 
 class Packer:
-    """Replaces layers within modules, those that follow each other by one.
+    """Replaces layers inside modules by packed ones, and fuses layers that follow each other.
 
     Args:
-        exact: no Winograd's algorithm.
-        affine: of a normalisation, or None.
+        exact: do not use Winograd's algorithm.
+        affine: returns the scale and the shift of a normalisation, or None.
     """
 
     def __init__(self, exact: bool, affine: Callable[[nn.Module], Affine] = affine_of) -> None:
@@ -70,7 +70,7 @@ class Packer:
     def layer(
         self, layer: nn.Module, affine: Affine = None, relu: bool = False
     ) -> nn.Module | None:
-        """A packed one, or None where there is none for it."""
+        """Returns the packed layer, or None if it cannot be packed."""
         if not isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear) or not packable(layer):
             return None
         if isinstance(layer, nn.Conv2d):
@@ -82,7 +82,7 @@ class Packer:
         return PackedDeconv2d(layer, relu=relu)
 
     def chain(self, module: nn.Module, names: Iterable[str]) -> None:
-        """Packs children of which each gets nothing but what the one before it gives."""
+        """Packs a chain of children: the only input of each is the output of the one before."""
         left = list(names)
         while left:
             name = left.pop(0)
@@ -110,7 +110,7 @@ class Packer:
                 self.chain(module, (name, norm))
 
     def walk(self, module: nn.Module) -> None:
-        """Packs all that is below a module and itself."""
+        """Packs a module and everything below it."""
         for child in module.children():
             self.walk(child)
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:

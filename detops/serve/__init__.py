@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A page on this machine: detectors on photographs that are dropped on it, and the ops in pictures.
+"""A local web page that runs detectors on dropped photographs, and illustrates the ops.
 
-Needs the extra `serve`.
+It requires the extra `serve`.
 """
 
 from .app import create_app

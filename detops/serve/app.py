@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The page's requests and their answers."""
+"""Requests of the page and their answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-QUALITY = 92  # of the JPEG that a picture goes back as
+QUALITY = 92  # of the JPEG in which an image is returned
 
 
 def create_app(
@@ -45,31 +45,31 @@ def create_app(
     limits: Limits | None = None,
     samples: Mapping[str, bytes] | None = None,
 ) -> Guard:
-    """The page and its requests, as an ASGI application.
+    """Creates the ASGI application that serves the page and its requests.
 
-    All files are read now; no request reads one.
+    All files are read here; requests read none.
 
-    - ``GET /`` and the files that it names: the page.
-    - ``GET /api/about``: the models with their classes and the colours of these, the limits,
-      names of samples.
-    - ``POST /api/detect?model=NAME``, the body being a picture's file: width, height and the
-      picture as the detector saw it; for each model that is named the seconds and the detections,
-      as `detops detect --json` has them, and their labels.
-    - ``GET /api/samples/NAME``: a picture to try.
+    - ``GET /`` and the files that it references: the page.
+    - ``GET /api/about``: the models with their classes and class colours, the limits, the names of
+      samples.
+    - ``POST /api/detect?model=NAME``, with an image file as body: width, height and the image as
+      the detector saw it; for each named model the time in seconds and the detections, as in
+      `detops detect --json`, with their labels.
+    - ``GET /api/samples/NAME``: a sample image.
     - ``GET /api/ops/OP``: see `detops.serve.ops`.
 
-    What is refused is answered with ``{"error": message}``: 400 a query that is not understood,
-    403 another page's request, 408 an upload that is too slow, 413 one that is too large, 415 what
-    is no picture, 421 a request for another host, 503 when too many wait.
+    Rejected requests are answered with ``{"error": message}``: 400 for an invalid query, 403 for a
+    request from another page, 408 for an upload that is too slow, 413 for one that is too large,
+    415 for a file that is not an image, 421 for another host, 503 if too many requests are waiting.
 
     Args:
-        detectors: by name.
-        hosts: names and addresses that the server may be called by, without a port.
+        detectors: detectors by name.
+        hosts: names and addresses that requests may use for the server, without a port.
         limits: see `Limits`; its defaults if None.
-        samples: files of pictures, by name.
+        samples: contents of image files, by name.
 
     Returns:
-        What an ASGI server runs, such as uvicorn.
+        An application for an ASGI server such as uvicorn.
 
     Example:
         >>> app = create_app({}, hosts=["photos.example"])
@@ -163,14 +163,14 @@ class _Page:
 
 
 def _data_url(pixels: Tensor) -> str:
-    """The picture as the detector saw it: browsers turn and show files each in their own way."""
+    """Encodes the image as the detector saw it, since browsers decode files differently."""
     buffer = io.BytesIO()
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 async def _answer_op(function: Any, known: Any, request: Request) -> Response:
-    # The ops take less than a millisecond here: no thread is worth its while.
+    # The ops take less than a millisecond here: too little for a thread.
     return JSONResponse(function(**read_query(request.query_params, **known)))
 
 
@@ -189,7 +189,7 @@ async def _tell(request: Request, error: Exception) -> Response:
 
 
 async def _tell_failure(request: Request, error: Exception) -> Response:
-    # RuntimeError is what PyTorch raises where memory does not suffice.
+    # PyTorch raises RuntimeError if there is not enough memory.
     if isinstance(error, MemoryError | RuntimeError):
         text = str(error) or "not enough memory"
         return JSONResponse({"error": f"the detector failed: {text}"}, 500)

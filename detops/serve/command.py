@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `detops serve`: detectors are loaded, a port is taken, requests are answered."""
+"""The command `detops serve`: binds a port, loads the detectors and answers requests."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def serve(
     console: Console,
     messages: Console,
 ) -> None:
-    """Answers requests until a signal comes.
+    """Answers requests until a signal arrives.
 
     Args:
-        make_detectors: called once the port is taken; gives detectors by name.
+        make_detectors: called after the port is bound; returns detectors by name.
         host: address to listen on.
-        port: likewise; 0 takes a free one.
-        allowed: further names that the server may be called by.
+        port: port to listen on; 0 selects a free one.
+        allowed: further names that requests may use for the server.
         limits: see `Limits`.
-        console: for the page's address.
-        messages: for what is loaded.
+        console: prints the page's address.
+        messages: prints the loaded detectors and warnings.
 
     Raises:
-        OSError: the address cannot be listened on.
-        Stopped: SIGINT or SIGTERM; requests that are being answered have some seconds to end.
+        OSError: the server cannot listen on the address.
+        Stopped: SIGINT or SIGTERM arrived; running requests get some seconds to finish.
     """
     with StopSignals(), listen(host, port) as listener:
         detectors = make_detectors()
@@ -69,7 +69,7 @@ def serve(
 
 
 def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
-    """Returns the server's settings: HTTP alone, and errors alone on the console."""
+    """Returns the server's settings: HTTP only, and only errors on the console."""
     connections = Connections(app, limits)
     config = uvicorn.Config(
         connections,  # type: ignore[arg-type]
@@ -90,10 +90,10 @@ def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on an address; 0 is any free port.
+    """Opens a socket that listens on an address; port 0 is any free port.
 
     Raises:
-        OSError: it is taken, not this machine's, or no address.
+        OSError: the address is in use, invalid, or not an address of this machine.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -106,18 +106,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine reaches the socket."""
+    """Returns whether only this machine can reach the socket."""
     address = listener.getsockname()[0]
     return address == "::1" or address.startswith("127.")
 
 
 def in_address(host: str) -> str:
-    """A host as it stands in an address: IPv6 in brackets."""
+    """Formats a host for an address, with IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """A short name for each file, none twice: its stem, or its folder's name for `weights.pt`."""
+    """Returns a unique short name per file: its stem, or its folder's name for `weights.pt`."""
     names: list[str] = []
     for path in paths:
         name = path.parent.name if path.stem == "weights" and path.parent.name else path.stem
@@ -127,7 +127,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def demo_samples() -> dict[str, bytes]:
-    """Pictures to try: those of the demonstration, as far as what they need is installed."""
+    """Returns the images of the demo whose requirements are installed."""
     samples = {}
     photograph = TREE_CROWNS / "val.jpg"
     if photograph.is_file():
@@ -138,7 +138,7 @@ def demo_samples() -> dict[str, bytes]:
 
 
 def shapes_sample() -> bytes:
-    """The picture of `detops demo --masks`, as PNG; ImportError without scikit-image."""
+    """Draws the image of `detops demo --masks` as PNG; raises ImportError without scikit-image."""
     from ..data import Shapes
     from ..demo_masks import PICTURE, PICTURE_INDEX, UNSEEN
 

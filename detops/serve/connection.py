@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Limits on connections: closes those whose client neither asks nor takes the answer."""
+"""Limits on connections: closes those whose client sends no request or reads no answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Connections:
     """An ASGI application with limits on its connections.
 
     A connection is idle until the head of its request has arrived, and after its answer is
-    complete. If there are too many, the connection that has been idle for the longest is closed:
-    clients that send nothing do not keep others out.
+    complete. If there are too many connections, the one that has been idle the longest is closed,
+    so clients that send nothing do not keep others out.
 
     Args:
         app: the application.
@@ -28,7 +28,7 @@ class Connections:
         self.open: dict[Any, Connection] = {}  # by the client's address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, and marks its connection as busy meanwhile."""
+        """Answers one request and marks its connection as busy meanwhile."""
         connection = self.open.get(scope.get("client"))
         if connection is not None:
             connection.begin()
@@ -43,9 +43,9 @@ class Connection(asyncio.Protocol):
     """A connection with limits around the protocol that reads requests and writes answers.
 
     Args:
-        connections: those of the server.
+        connections: all connections of the server.
         protocol: the class of the protocol, such as uvicorn's.
-        options: its arguments.
+        options: arguments of the protocol.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         self.resume_writing = self.protocol.resume_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Starts the time for the request's head."""
+        """Starts the timer for the request's head."""
         assert isinstance(transport, asyncio.Transport)
         self.transport, self.client = transport, tuple(transport.get_extra_info("peername")[:2])
         self.protocol.connection_made(transport)
@@ -72,19 +72,19 @@ class Connection(asyncio.Protocol):
             min(idle, key=lambda each: each.idle_since)._drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the connection."""
+        """Removes the connection."""
         self.connections.open.pop(self.client, None)
         self.begin()
         self.protocol.connection_lost(exc)
 
     def begin(self) -> None:
-        """Stops the timer: the server is at work, or the client is gone."""
+        """Stops the timer: the server is busy, or the client is gone."""
         self.is_busy = True
         if self._timer is not None:
             self._timer.cancel()
 
     def wait(self, seconds: float) -> None:
-        """Gives the client time to send a request or to take the answer."""
+        """Starts the timer for the client to send a request or read the answer."""
         if self.client in self.connections.open:
             loop = asyncio.get_running_loop()
             self.is_busy, self.idle_since = False, loop.time()
@@ -93,5 +93,5 @@ class Connection(asyncio.Protocol):
     def _drop(self) -> None:
         self.connections.open.pop(
             self.client, None
-        )  # at once: more clients may come before it ends
+        )  # at once: more clients may connect before it closes
         self.transport.abort()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which requests are answered at all, and the headers of every answer."""
+"""Host and Origin checks of requests, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-# A name or address, IPv6 in brackets, and a port: behind a tunnel it is not the server's own.
+# A name or address, with IPv6 in brackets, and a port. Behind a tunnel it is not the server's port.
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -24,20 +24,20 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
-    # The rest of a body that is refused would be read to its end otherwise, if it has one.
+    # Otherwise the server would read a rejected body to its end, which may never come.
     "Connection": "close",
 }
 
 
 class Guard:
-    """Refuses requests that come by another name or from another page.
+    """Rejects requests for another host name or from another page.
 
-    A page elsewhere whose name was made to point here (DNS rebinding) sends its own name as Host;
-    one that sends a request across says so in Origin.
+    A foreign page whose name was changed to resolve to this machine (DNS rebinding) sends its own
+    name as Host. A page that sends a cross-origin request sends its name as Origin.
 
     Args:
-        app: what answers the others.
-        hosts: names and addresses that the server may be called by, without a port.
+        app: the application that answers all other requests.
+        hosts: names and addresses that requests may use for the server, without a port.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class Guard:
         self.hosts = tuple(dict.fromkeys(host.lower() for host in hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI has it."""
+        """Answers one ASGI request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

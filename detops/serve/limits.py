@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How much a request may ask for."""
+"""Limits on requests and connections."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What is more than this is refused.
+    """Limits on requests and connections. A request that exceeds one is rejected.
 
     Args:
-        bytes: of an uploaded file.
-        pixels: of an uploaded picture, by its header.
-        waiting: requests that wait while another one is on the detector.
-        seconds: that an upload may take, and an answer until the client has it.
-        score_floor: detections below it are not sent, wherever the page's threshold stands.
-        head_seconds: from the connection to the end of the request's head.
-        connections: at a time; a browser opens six.
+        bytes: size of an uploaded file.
+        pixels: size of an uploaded image, according to its header.
+        waiting: requests that may wait while the detector works on another one.
+        seconds: time for an upload, and for the client to receive the answer.
+        score_floor: detections with a lower score are not sent, whatever the page's threshold.
+        head_seconds: time from the connection to the end of the request's head.
+        connections: number of open connections; a browser opens six.
 
-    The last two are those of `detops serve`; another ASGI server has its own.
+    The last two apply to `detops serve`. Other ASGI servers have their own.
 
     Raises:
-        ValueError: one of them is not above 0, or the floor not in 0..1.
+        ValueError: a limit is not above 0, or the floor is not in 0..1.
 
     Example:
         >>> Limits(pixels=1_000_000).waiting

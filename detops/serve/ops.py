@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the page shows of the ops: their own answers, computed here, never by the page."""
+"""Results of the ops that the page shows; the page itself computes none of them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ..ops import box_convert, clip_boxes_to_image, deform_conv2d, nms_match, ro
 from .queries import Choice, Number
 
 THRESHOLDS = [step / 50 for step in range(51)]
-SCENE = (480, 320)  # width and height of the picture that the boxes lie in, pixels
+SCENE = (480, 320)  # width and height of the image that contains the boxes, in pixels
 CANDIDATES = 9  # boxes around each object
 MAP_HEIGHT, MAP_WIDTH = 12, 16
-PLANE = 17  # side of the map that the deformable convolution reads
+PLANE = 17  # side of the feature map that the deformable convolution reads
 KERNEL = 3
-# The middle of the plane, from which no offset that can be asked for reaches beyond its border.
+# Range of rows and columns in the middle, from which no allowed offset reaches beyond the border.
 REACH = (5, PLANE - 6)
 PATTERNS = ("none", "wider", "turned", "shifted", "random")
 
 
 def nms_scene(seed: int, objects: int) -> dict[str, Any]:
-    """Random candidates around random objects, and what NMS makes of them at each threshold.
+    """Generates candidates around random objects, and applies NMS to them at each threshold.
 
     Args:
-        seed: of the random numbers.
-        objects: how many.
+        seed: seed of the random generator.
+        objects: number of objects.
 
     Returns:
-        size, the picture's [width, height]; objects and boxes, xyxy in its pixels; scores; for each
-        of the thresholds, in matches, the index of the box that each box falls to, its own if it is
-        kept (`detops.nms_match`).
+        size, the image's [width, height]; objects and boxes, xyxy in its pixels; scores;
+        thresholds; and matches, for each threshold the index of the box that suppresses each box,
+        or its own index if it is kept (`detops.nms_match`).
     """
     numbers = torch.Generator().manual_seed(seed)
     size = torch.tensor(SCENE, dtype=torch.float32)
@@ -47,7 +47,7 @@ def nms_scene(seed: int, objects: int) -> dict[str, Any]:
     middle = centre.repeat_interleave(CANDIDATES, 0) + moved
     boxes = box_convert(torch.cat([middle, scaled], 1), "cxcywh", "xyxy")
     boxes = clip_boxes_to_image(boxes, (SCENE[1], SCENE[0]))
-    # A candidate that is off scores less, as a detector's would.
+    # A misplaced candidate gets a lower score, as it would from a detector.
     off = (moved / spread).abs().sum(1) + (scaled / spread).log().abs().sum(1)
     noise = 0.08 * torch.rand(off.shape, generator=numbers)
     scores = (0.98 * torch.exp(-off) + noise).clamp(max=0.99)
@@ -64,25 +64,24 @@ def nms_scene(seed: int, objects: int) -> dict[str, Any]:
 def roi_align_samples(
     x1: float, y1: float, x2: float, y2: float, bins: int, sampling_ratio: int, aligned: int
 ) -> dict[str, Any]:
-    """Where RoIAlign samples a map, how much it reads of each pixel, and what it makes of them.
+    """Returns the sampling points of RoIAlign, the weights of pixels in bins, and the results.
 
-    The op itself says where: in a map that holds its own coordinates a bilinear sample is the place
-    that it was taken at, and with one bin for each sample every sample is there to be seen. How
-    much a bin reads of a pixel is its value on the map in which that pixel alone is 1.
+    The op itself computes the points: on a map that contains its own coordinates, a bilinear sample
+    is its position, and with one bin per sample every sample is visible. The weight of a pixel in a
+    bin is the value of the bin on a map in which only that pixel is 1.
 
     Args:
         x1: left border of the box, in pixels of the map.
         y1: upper border.
         x2: right border.
         y2: lower border.
-        bins: on each axis.
-        sampling_ratio: samples in a bin on each axis.
+        bins: bins on each axis.
+        sampling_ratio: sampling points per bin on each axis.
         aligned: 0 or 1.
 
     Returns:
-        map, the features; samples, [x, y, counts] of each, counts being 0 outside of the map;
-        values, those of the bins, row by row; reads, for each bin pairs of a pixel's index and
-        weight.
+        map, the features; samples, [x, y, counts] of each, with counts 0 outside the map; values of
+        the bins, row by row; reads, for each bin pairs of a pixel's index and weight.
     """
     box = torch.tensor([[0.0, x1, y1, x2, y2]])
     features = smooth_map(MAP_HEIGHT, MAP_WIDTH)
@@ -103,21 +102,21 @@ def roi_align_samples(
 def deform_conv2d_samples(
     pattern: str, amount: float, dilation: int, row: int, column: int
 ) -> dict[str, Any]:
-    """Where a deformable convolution reads for one position, and where a plain one would.
+    """Returns where a deformable convolution reads for one position, and where a plain one would.
 
-    The op itself says where: each kernel point is an output channel whose weight is 1 there and 0
-    elsewhere, so on a map that holds its own coordinates the output is the place that was read.
+    The op itself computes the positions: each kernel point is an output channel with weight 1 there
+    and 0 elsewhere, so on a map that contains its own coordinates the output is the position read.
 
     Args:
-        pattern: of the offsets: one of PATTERNS.
-        amount: of the offsets, pixels.
+        pattern: pattern of the offsets, one of PATTERNS.
+        amount: size of the offsets, in pixels.
         dilation: pixels between neighbouring kernel points.
-        row: of the output position.
-        column: likewise.
+        row: row of the output position.
+        column: column of the output position.
 
     Returns:
         map, the features; position [x, y]; regular and moved, [x, y] of each kernel point without
-        offsets and with them; value and plain, the means of what is read there.
+        and with offsets; value and plain, the mean features with and without offsets.
     """
     offsets = offset_pattern(pattern, amount, dilation)
     features = smooth_map(PLANE, PLANE)
@@ -147,14 +146,14 @@ def deform_conv2d_samples(
 
 
 def offset_pattern(pattern: str, amount: float, dilation: int) -> Tensor:
-    """Offsets [1, 2 * points, PLANE, PLANE] as (y, x) of each kernel point."""
+    """Returns offsets [1, 2 * points, PLANE, PLANE] as (y, x) of each kernel point."""
     axis = torch.arange(KERNEL) - KERNEL // 2
     unit = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).view(-1, 2).float()
     offsets = torch.zeros(len(unit), 2, PLANE, PLANE)
     if pattern == "wider":
         offsets += (amount * unit)[..., None, None]
     elif pattern == "turned":
-        # By that much at a kernel point beside the middle.
+        # By that many pixels at a kernel point next to the middle.
         angle = torch.tensor(amount / dilation)
         turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
         offsets += (dilation * (unit @ turn - unit))[..., None, None]
@@ -167,18 +166,18 @@ def offset_pattern(pattern: str, amount: float, dilation: int) -> Tensor:
 
 
 def smooth_map(height: int, width: int) -> Tensor:
-    """Features [height, width] in 0..1 with something to see in them; always the same."""
+    """Returns features [height, width] in 0..1 with visible structure; always the same."""
     y, x = coordinates(height, width).flip(0)
     return 0.5 + 0.3 * (x / 2.1).sin() * (y / 1.7).cos() + 0.2 * ((x + 2 * y) / 4.3).sin()
 
 
 def coordinates(height: int, width: int) -> Tensor:
-    """A map [2, height, width] of each pixel's x, and of its y."""
+    """Returns a map [2, height, width] of the x and y of each pixel."""
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     return torch.stack([x, y]).float()
 
 
-# Name of each op on the page: what answers, and what its query may be.
+# Ops on the page by name: the function that answers, and the valid query.
 SHOWN: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Number | Choice]]] = {
     "nms": (nms_scene, {"seed": Number(0, 0, 9999), "objects": Number(5, 1, 12)}),
     "roi_align": (

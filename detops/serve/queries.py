@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers and choices in a request's query, each against what it may be."""
+"""Validation of the numbers and choices in a request's query."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from starlette.exceptions import HTTPException
 
 
 class Number(NamedTuple):
-    """A number from `low` to `high`; a whole one if the default is."""
+    """A number from `low` to `high`; an integer if the default is one."""
 
     default: float
     low: float
     high: float
 
     def read(self, text: str) -> Any:
-        """The number in a text; ValueError where there is none, or it is outside."""
+        """Parses a number; raises ValueError if it is none or out of range."""
         value = type(self.default)(text)
-        if not self.low <= value <= self.high:  # NaN is not either
+        if not self.low <= value <= self.high:  # also rejects NaN
             raise ValueError
         return value
 
     @property
     def expected(self) -> str:
-        """What it may be, in words."""
+        """Describes the valid values."""
         kind = "a whole number" if isinstance(self.default, int) else "a number"
         return f"{kind} from {self.low} to {self.high}"
 
 
 class Choice(NamedTuple):
-    """One of some words."""
+    """One of several words."""
 
     default: str
     among: Sequence[str]
 
     def read(self, text: str) -> str:
-        """The text, if it is one of the words; else ValueError."""
+        """Returns the text if it is one of the words, else raises ValueError."""
         if text not in self.among:
             raise ValueError
         return text
 
     @property
     def expected(self) -> str:
-        """What it may be, in words."""
+        """Describes the valid values."""
         return f"one of {', '.join(self.among)}"
 
 
 def read_query(query: QueryParams, **known: Number | Choice) -> dict[str, Any]:
-    """The values of a query, defaults where it has none.
+    """Returns the values of a query, with defaults for missing ones.
 
     Raises:
-        HTTPException: 400, it has another name, one twice, or a value that is not taken.
+        HTTPException: 400 if a name is unknown or repeated, or a value is invalid.
     """
     for name in query:
         if name not in known:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Taking turns on the detectors: one request at a time, and a few that wait."""
+"""The queue of the detectors: one request at a time, and a few that wait."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Turns:
-    """A bounded queue before one worker.
+    """A bounded queue for one worker.
 
-    A place is taken before the body is read, so that no more bodies are in memory than there are
+    A request gets a place before its body is read, so there are at most as many bodies in memory as
     places.
 
     Args:
-        limits: how many wait, and how much and how long they may send.
+        limits: number of waiting requests, and size and time of their uploads.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -34,10 +34,10 @@ class Turns:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """A place in the queue.
+        """Reserves a place in the queue.
 
         Raises:
-            HTTPException: 503, all are taken.
+            HTTPException: 503 if none is free.
         """
         if self.taken > self.limits.waiting:
             busy = f"busy: {self.taken} requests are waiting already; try again in a moment"
@@ -49,20 +49,21 @@ class Turns:
             self.taken -= 1
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Calls a function in a thread once it is this request's turn."""
+        """Calls a function in a thread when it is this request's turn."""
         async with self._lock:
             return await to_thread.run_sync(function, *args)
 
     async def body(self, request: Request) -> bytes:
-        """The whole body of a request.
+        """Reads the whole body of a request.
 
         Raises:
-            HTTPException: 413, it is longer than is taken: said at once if the request tells, and
-                else as soon as it is seen; 408, it takes too long; 400, the client leaves.
+            HTTPException: 413 if the body is too long, at once if the request states its length,
+                otherwise when the limit is reached; 408 if it takes too long; 400 if the client
+                disconnects.
         """
         most = self.limits.bytes
         refusal = HTTPException(413, f"the file has more than the {most:,} bytes that are taken")
-        if int(request.headers.get("content-length", 0)) > most:  # h11 has checked that it is one
+        if int(request.headers.get("content-length", 0)) > most:  # h11 has validated the number
             raise refusal
         body = bytearray()
         try:

@@ -1,4 +1,4 @@
-"""torchvision on our ops: :func:`patch_torchvision`."""
+"""Runs torchvision on detops ops: :func:`patch_torchvision`."""
 
 import threading
 import warnings
@@ -18,20 +18,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _override_kernels() -> torch.library.Library:
-    """A fragment of torchvision's library; what it replaced is back when it is destroyed."""
+    """Returns a fragment of torchvision's library; destroying it restores the old kernels."""
     library = torch.library.Library("torchvision", "IMPL")
     devices = ["CPU"] if _C.cuda_version is None else ["CPU", "CUDA"]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name, kernel in KERNELS.items():
-            if torch._C._dispatch_has_kernel(f"torchvision::{name}"):  # newer ones have more
+            if torch._C._dispatch_has_kernel(f"torchvision::{name}"):  # newer versions have more
                 for device in devices:
                     library.impl(name, kernel, device)
     return library
 
 
 class _Patch:
-    """What is replaced while at least one handle is open."""
+    """The replacements in effect while at least one handle is open."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -76,7 +76,7 @@ class TorchvisionPatch:
 
     def __init__(self) -> None:
         self._open = False
-        self._blocks = 0  # of ``with``, one in the other
+        self._blocks = 0  # depth of nested ``with`` blocks
         self._begin()
 
     def _begin(self) -> None:
@@ -85,7 +85,10 @@ class TorchvisionPatch:
             self._open = True
 
     def restore(self) -> None:
-        """Closes this patch. The last one to be closed puts everything back; twice is harmless."""
+        """Closes this patch; further calls do nothing.
+
+        Closing the last open patch restores torchvision.
+        """
         if self._open:
             self._open = False
             _PATCH.close()
@@ -106,7 +109,7 @@ class TorchvisionPatch:
             self.restore()
 
     def __call__(self, function: F) -> F:
-        """A decorator: patched during calls of ``function``, and not before."""
+        """Decorates ``function`` to run patched; removes the patch outside its calls."""
         self.restore()
 
         @wraps(function)
@@ -118,7 +121,7 @@ class TorchvisionPatch:
 
 
 def patch_torchvision() -> TorchvisionPatch:
-    """Makes torchvision compute with these ops, until the patch is restored.
+    """Makes torchvision compute with detops ops, until the patch is restored.
 
     ::
 
@@ -133,23 +136,23 @@ def patch_torchvision() -> TorchvisionPatch:
 
     The kernels of ``torch.ops.torchvision`` (nms, box_iou_rotated, roi_align, roi_pool,
     ps_roi_align, ps_roi_pool, deform_conv2d, forward and backward) are replaced in the dispatcher.
-    The functions that are Python (batched_nms, MultiScaleRoIAlign, paste_masks_in_image, the
-    box_iou family, the losses, masks_to_boxes) get another body. The patch therefore reaches
-    functions however and whenever they were imported, and models that exist already, also in
-    TorchScript and ``torch.compile``. No name and no attribute changes.
+    Python functions (batched_nms, MultiScaleRoIAlign, paste_masks_in_image, the box_iou family, the
+    losses, masks_to_boxes) get a new body. The patch therefore affects functions regardless of how
+    and when they were imported, and existing models, including those in TorchScript and
+    ``torch.compile``. Names and attributes stay the same.
 
-    Results are torchvision's: the same indices in the same order from NMS, bit for bit; floating
-    point results within rounding, so that only a box within rounding of a threshold could differ.
-    They differ by design where torchvision's are not defined: a ratio of overlaps without a value
-    (0 / 0) is 0 and not NaN; a batch index out of range is an error and not a read out of bounds;
-    and the gradient of ps_roi_pool skips the last row and column of a map, as its output does.
-    Not touched are quantized tensors, devices other than CPU and (if built for it) CUDA, ONNX
-    export and traces. Scripts hold torchvision's functions, and run on these kernels.
+    NMS returns exactly torchvision's indices in the same order. Floating-point results agree within
+    rounding, so only a box within rounding of a threshold could differ. Results differ by design
+    where torchvision's are undefined: an overlap ratio of 0 / 0 is 0 instead of NaN; a batch index
+    out of range raises an error instead of reading out of bounds; and the gradient of ps_roi_pool
+    skips the last row and column of a feature map, as its output does. Quantized tensors, devices
+    other than CPU and (if built for it) CUDA, ONNX export and traces are unaffected. Scripts
+    contain torchvision's functions, and run on our kernels.
 
-    Patches nest, and a patch that was restored patches again when it is used in another ``with``;
-    everything is back when the last one is restored, whatever their order. They hold
-    for the process: other threads are patched too, and a call that is under way in another thread
-    while the patch begins or ends may use either.
+    Patches nest, and a restored patch patches again when it is used in another ``with``. Restoring
+    the last open patch restores torchvision, in whatever order patches are restored. Patches affect
+    the whole process, including other threads. A call in progress in another thread while a patch
+    begins or ends may use either implementation.
 
     Raises:
         ImportError: torchvision is not installed.

@@ -1,8 +1,8 @@
-"""Bodies for those functions of torchvision that are not dispatcher ops.
+"""Replacements for functions of torchvision that are not dispatcher ops.
 
-Each gets torchvision's own function first, then all of that function's arguments in their order,
-and leaves to it what ours does not take. What it gives is what torchvision's gives: the same
-detections, in the same order.
+The first argument of each is torchvision's own function, which handles unsupported inputs. The
+others are that function's arguments in order. Results match torchvision: the same detections, in
+the same order.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 
 def _here(*tensors: Tensor) -> bool:
-    """Whether our kernels run on these, and no graph is recorded for export."""
+    """Returns whether our kernels support these tensors, and no graph is traced for export."""
     ours = ("cpu",) if _C.cuda_version is None else ("cpu", "cuda")
     return not torch.jit.is_tracing() and all(t.device.type in ours for t in tensors)
 
@@ -30,7 +30,7 @@ def _floating(*tensors: Tensor) -> bool:
 
 
 def _wide(*tensors: Tensor) -> bool:
-    """In half precision torchvision rounds what ours does not, and sometimes the result."""
+    """Excludes half precision: torchvision rounds more intermediate values, and some results."""
     return _here(*tensors) and all(t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
@@ -39,7 +39,7 @@ def _batched_nms(
 ) -> Tensor:
     if not _floating(boxes, scores):
         return original(boxes, scores, idxs, iou_threshold)
-    # torchvision ends with a sort that is not stable: equal scores must meet it in the same order.
+    # torchvision ends with an unstable sort, so its input must have equal scores in the same order.
     keep = ops.batched_nms(boxes, scores, idxs, iou_threshold).sort().values
     return keep[scores[keep].sort(descending=True).indices]
 
@@ -54,7 +54,8 @@ def _multiscale_roi_align(
     mapper: Any,
 ) -> Tensor:
     maps = x_filtered
-    # Levels that are not a run of powers of two leave boxes without a map, which stay zero there.
+    # If scales are not consecutive powers of two, torchvision leaves the output of some boxes at
+    # zero.
     alike = scales is not None and all(
         scale * 2**level == scales[0] and x.dtype == maps[0].dtype
         for level, (scale, x) in enumerate(zip(scales, maps, strict=False))
@@ -77,13 +78,13 @@ def _multiscale_roi_align(
 def _paste_masks_in_image(
     original: Function, masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int
 ) -> Tensor:
-    # What is written in place has a gradient at the price of a copy of all images for each mask.
+    # Autograd would copy all images once per mask for each in-place write.
     if torch.jit.is_tracing() or (masks.requires_grad and torch.is_grad_enabled()):
         return original(masks, boxes, img_shape, padding)
     from torchvision.models.detection import roi_heads
 
-    # The values are torchvision's, a bilinear resize to whole pixels; but each mask goes straight
-    # to its place, and not through an image of its own that is then copied into the stack.
+    # The values are torchvision's, a bilinear resize to whole pixels. But each mask is written
+    # straight to its position, not first to a separate image that is then copied into the stack.
     masks, scale = roi_heads.expand_masks(masks, padding)
     boxes = roi_heads.expand_boxes(boxes, scale).to(torch.int64)
     height, width = img_shape
@@ -100,7 +101,7 @@ def _paste_masks_in_image(
 def _overlap(
     ours: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any
 ) -> Tensor:
-    # Rotated boxes come to a kernel of ours by torchvision's function, whose result is float32.
+    # Rotated boxes reach our kernel through torchvision's function, which returns float32.
     is_upright = rest[:1] not in ((fmt,) for fmt in ROTATED)
     function = ours if is_upright and _wide(boxes1, boxes2) else original
     return function(boxes1, boxes2, *rest)
@@ -109,20 +110,20 @@ def _overlap(
 def _elementwise(
     ours: Function, original: Function, inputs: Tensor, targets: Tensor, *rest: Any
 ) -> Tensor:
-    # What torchvision does with other sizes and dtypes is its own affair.
+    # torchvision handles mixed shapes and dtypes itself.
     alike = inputs.shape == targets.shape and inputs.dtype == targets.dtype
     function = ours if alike and _wide(inputs, targets) else original
     return function(inputs, targets, *rest)
 
 
 def _masks_to_boxes(original: Function, masks: Tensor) -> Tensor:
-    # torchvision drops the rows of masks without pixels, and reads complex numbers.
+    # torchvision drops the rows of masks without pixels, and accepts complex numbers.
     ours = masks.numel() > 0 and not masks.is_complex() and _here(masks)
     return ops.masks_to_boxes(masks) if ours else original(masks)
 
 
-# By module and name. Public functions call the private ones among these, which do the same in all
-# versions of torchvision that we know.
+# Keyed by module and name. Public functions call the private ones listed here, which behave the
+# same in all versions of torchvision that we know.
 FUNCTIONS: dict[tuple[str, str], Function] = {
     ("torchvision.ops.boxes", "_batched_nms_vanilla"): _batched_nms,
     ("torchvision.ops.poolers", "_multiscale_roi_align"): _multiscale_roi_align,

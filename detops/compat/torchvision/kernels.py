@@ -1,8 +1,7 @@
-"""Kernels of torchvision's dispatcher ops, on ours.
+"""Kernels of torchvision's dispatcher ops, on detops ops.
 
-An op's kernel stands below everything else that torchvision registers for it: autograd, autocast
-and fake tensors stay torchvision's and arrive here. Results have torchvision's layout, which is
-contiguous whatever the input's is.
+torchvision's autograd, autocast and fake tensors stay in place and call these kernels. Results have
+torchvision's layout: contiguous, whatever the layout of the input.
 """
 
 from collections.abc import Callable
@@ -44,7 +43,7 @@ def _box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor:
 
 
 def _mapping(pooled: Tensor) -> Tensor:
-    """The input's channel that each bin of ``[K, C, height, width]`` was taken from."""
+    """Returns the input channel that each bin of ``[K, C, height, width]`` was read from."""
     channels = torch.arange(pooled.shape[1:].numel(), dtype=torch.int32, device=pooled.device)
     return channels.view(pooled.shape[1:]).expand(pooled.shape).contiguous()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ops in operators of ONNX: what ``torch.onnx.export`` writes in their place."""
+"""Translations of the ops to operators of ONNX, for ``torch.onnx.export``."""
 
 import operator
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _BY_OP: dict[str, Callable[..., Any]] = {
 
 
 def _with_defaults(op: Any, translate: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph leaves arguments out that have their default; the schema has it."""
+    """Fills in default arguments from the schema, since graphs omit them."""
 
     @wraps(translate)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -38,10 +38,10 @@ def _with_defaults(op: Any, translate: Callable[..., Any]) -> Callable[..., Any]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """For ``custom_translation_table`` of ``torch.onnx.export``."""
+    """Returns the ``custom_translation_table`` for ``torch.onnx.export``."""
     table: dict[Any, Callable[..., Any]] = {operator.le: symbols.at_most}
     for name, translate in _BY_OP.items():
-        for each in (name, f"{name}_forward"):  # programs of earlier versions have the raw ops
+        for each in (name, f"{name}_forward"):  # programs of earlier versions use the raw ops
             if each in CONTRACTS:
                 op = getattr(torch.ops.detops, each).default
                 table[op] = _with_defaults(op, translate)

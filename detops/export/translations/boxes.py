@@ -20,7 +20,7 @@ def _centre_and_size(boxes: Any) -> Any:
 
 
 def encode_boxes(boxes: Any, anchors: Any, weights: Sequence[float]) -> Any:
-    """Both in the dtype that the two have."""
+    """Translates the encoding of boxes, in the dtype of both inputs."""
     centre, size = _centre_and_size(boxes)
     anchor_centre, anchor_size = _centre_and_size(anchors)
     shift = op.Div(op.Sub(centre, anchor_centre), anchor_size)
@@ -30,9 +30,9 @@ def encode_boxes(boxes: Any, anchors: Any, weights: Sequence[float]) -> Any:
 
 
 def decode_boxes(deltas: Any, anchors: Any, weights: Sequence[float], clip: float) -> Any:
-    """Deltas ``[N, 4k]`` as k boxes of each anchor."""
+    """Translates the decoding of deltas ``[N, 4k]`` to k boxes per anchor."""
     centre, size = (op.Unsqueeze(v, constant([1])) for v in _centre_and_size(anchors))
-    # Not -1 for k: where there are no rows, it could be anything.
+    # Not -1 for k: without rows, it would be ambiguous.
     boxes = op.Reshape(float32(deltas), constant([0, int(deltas.shape[1]) // 4, 4]), allowzero=0)
     shift, scale = _corners(op.Div(boxes, constant(list(map(float, weights)))))
     middle = op.Add(op.Mul(shift, size), centre)

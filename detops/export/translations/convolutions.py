@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Convolutions that are no plain ones in PyTorch."""
+"""Deformable and Winograd convolutions."""
 
 from collections.abc import Sequence
 from math import prod
@@ -18,7 +18,7 @@ def deform_conv2d(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Any:
-    """ONNX's operator is the same one."""
+    """Translates to DeformConv, which is the same operator."""
     kernel = [int(n) for n in weight.shape[2:]]
     return op.DeformConv(
         input,
@@ -36,6 +36,6 @@ def deform_conv2d(
 
 
 def winograd_conv2d(input: Any, weight: Any, bias: Any, padding: Sequence[int]) -> Any:
-    """A runtime chooses its own algorithm."""
+    """Translates to a plain convolution: the runtime chooses its own algorithm."""
     inputs = (input, weight) if bias is None else (input, weight, bias)
     return op.Conv(*inputs, kernel_shape=[3, 3], pads=[*padding, *padding])

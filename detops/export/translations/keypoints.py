@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The best pixel of heat maps; see csrc/math/heatmaps_to_keypoints.h."""
+"""Maxima of heat maps; see csrc/math/heatmaps_to_keypoints.h."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from .values import FLOAT, INT64, columns, constant, float32, shape
 from .values import size as size_of
 
 Some = Float[...]
-FINEST = 16  # pixels in a cell that are told apart
+FINEST = 16  # most pixels per cell along an axis
 
 
 # mypy: disable-error-code="name-defined,no-untyped-def,valid-type"
 @script(default_opset=op)
 def _search(maps: Some, pixels: Some, cells: Some, fold: Some, found: Some) -> Some:
-    """A detection at a time: all maps at the size of the largest box would fill the memory."""
+    """Searches one detection at a time: all maps at the size of the largest box are too large."""
     size = op.Cast(op.Shape(fold, start=1, end=2), to=FLOAT)
     for i in range(op.Squeeze(op.Shape(pixels, start=0, end=1))):
-        # Matrices of bicubic interpolation from cells to pixels, of the width and of the height.
+        # Matrices of bicubic interpolation from cells to pixels, for the width and the height.
         sides = op.Gather(pixels, i)
         pixel = op.Cast(
             op.Range(0, op.Cast(op.ReduceMax(sides, keepdims=0), to=INT64), 1), to=FLOAT
@@ -45,7 +45,7 @@ def _search(maps: Some, pixels: Some, cells: Some, fold: Some, found: Some) -> S
 
 
 def heatmaps_to_keypoints(maps: Any, boxes: Any) -> tuple[Any, Any]:
-    """The place of each heat map's maximum in its box, and the maximum."""
+    """Returns the position of each heat map's maximum in its box, and the maximum."""
     boxes = float32(boxes)
     size = int(maps.shape[-1])
     fold = np.zeros((size + 4, size), np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pasting of masks, without a loop over them."""
+"""Pasting of masks without a loop over them."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from .values import FLOAT, HIGHEST, UINT8, column, constant, float32, shape, siz
 
 
 def _weights(first: Any, last: Any, cells: Any, pixels: Any) -> Any:
-    """``[N, pixels, cells]``: how much of each cell a pixel shows along one axis.
+    """Returns ``[N, pixels, cells]``, the weight of each cell in a pixel along one axis.
 
-    Bilinear between the centres of cells is a hat as wide as two cells, and beyond the mask there
-    is nothing; see csrc/math/masks.h.
+    Bilinear interpolation between cell centres is a hat function two cells wide. Values beyond the
+    mask are 0; see csrc/math/masks.h.
     """
     extent = op.Sub(last, first)
     solid = op.And(op.Greater(extent, constant(0.0)), op.LessOrEqual(extent, constant(HIGHEST)))
@@ -29,7 +29,7 @@ def _weights(first: Any, last: Any, cells: Any, pixels: Any) -> Any:
 
 
 def paste_masks_in_image(masks: Any, boxes: Any, height: Any, width: Any, threshold: float) -> Any:
-    """A mask is ``rows @ cells @ columns``: two products for all masks together."""
+    """Computes ``rows @ cells @ columns``: two matrix products for all masks together."""
     boxes, masks = float32(boxes), float32(masks)
     count, high, wide = size(boxes, 0), size(masks, -2), size(masks, -1)
     cells = op.Reshape(masks, op.Concat(count, high, wide, axis=0), allowzero=1)

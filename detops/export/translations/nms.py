@@ -7,7 +7,7 @@ from onnxscript import opset20 as op
 
 from .values import HIGHEST, INT64, column, constant, float32, number
 
-# More than there ever are.
+# Larger than any number of boxes.
 _MANY = 2**31 - 1
 
 
@@ -19,7 +19,10 @@ def _selected(
     score_threshold: float | None,
     most: Any = _MANY,
 ) -> Any:
-    """Of boxes ``[N, 4]`` and scores ``[C, N]`` those that stay, class by class, best first."""
+    """Applies NMS to boxes ``[N, 4]`` with scores ``[C, N]``.
+
+    The result holds the indices of the kept boxes, class by class, best first.
+    """
     if not 0 <= iou_threshold <= 1:
         raise ValueError(
             f"detops.{name}: iou_threshold must be in [0, 1] for ONNX's NonMaxSuppression, got "
@@ -33,7 +36,7 @@ def _selected(
         constant(float(iou_threshold)),
         constant(least),
     )
-    return column(rows, 2)  # of (image, class, box)
+    return column(rows, 2)  # rows are (image, class, box)
 
 
 def nms(
@@ -43,7 +46,7 @@ def nms(
     score_threshold: float | None,
     max_output: Any,
 ) -> Any:
-    """ONNX's operator, with one class."""
+    """Translates to NonMaxSuppression with one class."""
     scores = op.Unsqueeze(float32(scores), constant([0]))
     most = _MANY if max_output is None else max_output
     return _selected("nms", boxes, scores, iou_threshold, score_threshold, most)
@@ -57,16 +60,16 @@ def batched_nms(
     score_threshold: float | None,
     max_output: Any,
 ) -> Any:
-    """Each label that occurs is a class; what stays of all classes is sorted afterwards.
+    """Translates each label to a class, then sorts the kept boxes of all classes.
 
-    Moving the boxes of each class to a place of their own, as is often done, would cost bits.
+    The usual offset for the boxes of each class would cost precision.
     """
     scores, idxs = float32(scores), op.Cast(idxs, to=INT64)
     labels, _, _, _ = op.Unique(idxs, sorted=1)
     of_class = op.Equal(op.Unsqueeze(labels, constant([1])), op.Unsqueeze(idxs, constant([0])))
     by_class = op.Where(of_class, scores, constant(-HIGHEST))
     kept = _selected("batched_nms", boxes, by_class, iou_threshold, score_threshold)
-    # In the order of the input first, so that equal scores keep it.
+    # Sorts by index first, so that equal scores keep the order of the input.
     kept, _ = op.TopK(kept, op.Shape(kept), largest=0)
     count = op.Shape(kept)
     if max_output is not None:

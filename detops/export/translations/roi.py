@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RoIAlign on one map, on several, and of rotated boxes."""
+"""RoIAlign on one feature map, on several, and of rotated boxes."""
 
 from collections.abc import Sequence
 from math import log2
@@ -19,7 +19,7 @@ def roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> Any:
-    """ONNX's operator is the same one."""
+    """Translates to RoiAlign, which is the same operator."""
     pooled = op.RoiAlign(
         float32(input),
         float32(columns(boxes, 1, 5)),
@@ -44,13 +44,13 @@ def multiscale_roi_align(
     canonical_scale: float,
     canonical_level: int,
 ) -> Any:
-    """The boxes of each level are pooled on it and brought back into their order."""
+    """Pools the boxes of each level on it, then restores their order."""
     pooling = pooled_height, pooled_width, sampling_ratio, aligned
     if len(inputs) == 1:
         return roi_align(inputs[0], boxes, spatial_scales[0], *pooling)
     boxes = float32(boxes)
     first = round(-log2(spatial_scales[0]))
-    # See roi_level in csrc/math/roi.h: a box is on the level of the last bound that it reaches.
+    # As in roi_level, csrc/math/roi.h: a box is on the level of the last bound that it reaches.
     sides = op.Sub(columns(boxes, 3, 5), columns(boxes, 1, 3))
     ratio = op.Div(
         op.Sqrt(op.Mul(column(sides, 0), column(sides, 1))), constant(float(canonical_scale))
@@ -76,9 +76,9 @@ def roi_align_rotated(
     pooled_width: int,
     sampling_ratio: int,
 ) -> Any:
-    """The samples of all boxes as one grid on all images, one below the other.
+    """Samples all boxes with one grid on all images, stacked vertically.
 
-    Their number must be known: there is no grid whose size differs from box to box.
+    The number of sampling points must be fixed: a grid has the same size for every box.
     """
     if sampling_ratio < 1:
         raise ValueError(
@@ -110,8 +110,8 @@ def roi_align_rotated(
         return op.And(op.GreaterOrEqual(v, constant(-1.0)), op.LessOrEqual(v, n))
 
     inside = op.And(within(x, wide), within(y, high))
-    # On the map, and then in the image of the box: a sample on the last row takes nothing of what
-    # lies below it.
+    # Clamps to the feature map before it moves samples to the image of the box: a sample on the
+    # last row must not read the image below.
     one, zero = constant(1.0), constant(0.0)
     x = op.Min(op.Max(x, zero), op.Sub(wide, one))
     y = op.Min(op.Max(y, zero), op.Sub(high, one))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Questions about sizes, of which the graph of an export is full."""
+"""Comparisons of symbolic sizes, which are common in exported graphs."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .values import constant
 
 
 def at_most(a: Any, b: Any) -> Any:
-    """A bound that int64 cannot hold stands for infinity, and holds."""
+    """Translates ``a <= b``; a bound too large for int64 stands for infinity, so it holds."""
     if isinstance(b, int) and b > np.iinfo(np.int64).max:
         return constant(True, bool)
     return op.LessOrEqual(a, b)

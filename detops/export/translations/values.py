@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the translations share. A value is one of the graph that is being written."""
+"""Helpers of the translations. Values belong to the graph that is being written."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ HIGHEST = float(np.finfo(np.float32).max)
 
 
 def constant(value: Any, dtype: Any = None) -> Any:
-    """Whole numbers are int64, others float32, unless ``dtype`` says otherwise."""
+    """Returns a constant: int64 for integers, float32 for others, unless ``dtype`` is given."""
     array = np.asarray(value, dtype)
     if dtype is None:
         array = array.astype(np.int64 if array.dtype.kind in "iu" else np.float32)
@@ -20,30 +20,30 @@ def constant(value: Any, dtype: Any = None) -> Any:
 
 
 def number(value: Any) -> Any:
-    """A whole number ``[1]``, which may be known or one of the graph."""
+    """Returns an integer as ``[1]``; it may be a Python int or a value of the graph."""
     return constant([value]) if isinstance(value, int) else op.Reshape(value, constant([1]))
 
 
 def float32(value: Any) -> Any:
-    """In float32, which is what most of ONNX's operators of detection take."""
+    """Casts to float32, since most detection operators of ONNX accept only that."""
     return op.Cast(value, to=FLOAT)
 
 
 def column(table: Any, i: int) -> Any:
-    """Column ``i`` of a table ``[N, ...]``, as ``[N]``."""
+    """Returns column ``i`` of a table ``[N, ...]``, as ``[N]``."""
     return op.Gather(table, constant(i), axis=1)
 
 
 def columns(table: Any, begin: int, end: int) -> Any:
-    """Columns ``begin`` to ``end`` of a table."""
+    """Returns columns ``begin`` to ``end`` of a table."""
     return op.Slice(table, constant([begin]), constant([end]), constant([1]))
 
 
 def size(value: Any, axis: int) -> Any:
-    """One of its sizes, ``[1]``; ``axis`` -1 is the last."""
+    """Returns one of a value's sizes as ``[1]``; ``axis`` -1 is the last."""
     return op.Shape(value, start=axis) if axis == -1 else op.Shape(value, start=axis, end=axis + 1)
 
 
 def shape(*sizes: Any) -> Any:
-    """A shape of numbers and of what :func:`size` gives."""
+    """Concatenates integers and results of :func:`size` to a shape."""
     return op.Concat(*map(number, sizes), axis=0)

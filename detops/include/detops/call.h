@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Calls of ops through PyTorch's dispatcher with C++ types, on the stable ABI of LibTorch alone: a
-// program may be compiled with the headers of one PyTorch and run with another. With
-// TORCH_TARGET_VERSION=0x020a000000000000 for the compiler it runs with all from 2.10 on.
+// Calls ops through PyTorch's dispatcher with C++ types. Only the stable ABI of LibTorch is used: a
+// program may be compiled with the headers of one PyTorch version and run with another. If it is
+// compiled with TORCH_TARGET_VERSION=0x020a000000000000, it runs with every version from 2.10 on.
 #include <dlfcn.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -30,7 +30,7 @@ inline void check(AOTITorchError status, const char* function) {
   if (status != 0) throw std::runtime_error(std::string("PyTorch's ") + function + " failed");
 }
 
-// Values of a call, which the callee releases.
+// Boxes the arguments of a call. The callee releases them.
 
 template <typename T>
 StableIValue boxed(const T& number) {
@@ -77,7 +77,7 @@ StableIValue boxed(const std::array<T, n>& list) {
   return boxed_list(list);
 }
 
-// Results of a call, taken over from its stack.
+// Unboxes the results of a call and takes ownership of them.
 template <typename Result>
 struct Results;
 
@@ -122,7 +122,7 @@ struct Results<std::vector<Tensor>> {
 
 [[noreturn]] inline void fail(const char* op) {
   std::string message = detops_last_error();
-  if (message.empty()) {  // PyTorch refused the call itself; it tells why since 2.13
+  if (message.empty()) {  // PyTorch itself rejected the call; since 2.13 it reports why
     using What = const char* (*)();
     const auto what =
         reinterpret_cast<What>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));

@@ -11,11 +11,11 @@ __all__ = ["FPN", "Backbone", "ResNet"]
 
 
 class Backbone(nn.Sequential):
-    """A body, and a pyramid on it if there is one: ``[N, 3, H, W]`` to levels, finest first.
+    """A body with an optional pyramid, from ``[N, 3, H, W]`` to levels, finest first.
 
     Attributes:
-        out_channels: of every level.
-        levels: how many there are.
+        out_channels: channels of every level.
+        levels: number of levels.
     """
 
     def __init__(self, body: ResNet, fpn: FPN | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions together with what follows them, in as few passes over memory as can be."""
+"""Convolutions fused with the layers after them, in as few passes over memory as possible."""
 
 import math
 from typing import Any, NamedTuple
@@ -39,34 +39,34 @@ def conv2d(
     add: Tensor | None = None,
     overwrite: bool = False,
 ) -> Tensor:
-    """A convolution, its normalisation, a sum and a rectifier.
+    """Applies a convolution, a normalisation, a sum and a ReLU.
 
-    A frozen normalisation is folded into the weights. Where gradients are wanted, that happens on
-    every call, so that they reach the weights, and only where there are fewer weights than pixels.
-    Otherwise it happens once: folded weights are kept beside the module, twice the memory, and made
-    anew when one of the tensors they come from is another or was written to (other than through
-    ``.data``, which nobody can notice). On the CPU oneDNN then adds and rectifies what it computes
-    before it is written. In a graph for inference the folding is part of the graph.
+    A frozen normalisation is folded into the weights. If gradients are required, it is folded on
+    every call so that gradients reach the weights, and only if there are fewer weights than pixels.
+    Otherwise it is folded once. Folded weights are stored outside the module and double its memory.
+    They are recomputed if one of their source tensors was replaced or written to, except through
+    ``.data``, which cannot be detected. On the CPU, oneDNN then adds and rectifies results before
+    it writes them. In an inference graph, folding is part of the graph.
 
-    Any other layer, and any with hooks, is called as it is.
+    Other layers, and layers with hooks, are called unchanged.
 
     Args:
-        conv: a convolution, or any other module from a map to a map.
+        conv: a convolution, or any other module from a feature map to a feature map.
         x: ``[N, C, H, W]``.
-        norm: applied behind the convolution.
-        relu: rectify, last.
-        add: of the result's size, added behind the normalisation.
-        overwrite: nobody else needs ``add``: the result may take its memory.
+        norm: applied after the convolution.
+        relu: apply a ReLU last.
+        add: tensor of the result's size, added after the normalisation.
+        overwrite: ``add`` is not used elsewhere, so the result may reuse its memory.
     """
     if isinstance(conv, PackedConv2d):
-        if norm is None or isinstance(norm, nn.Identity):  # which has been folded
+        if norm is None or isinstance(norm, nn.Identity):  # already folded
             return conv(x, add, relu)
         return _finish(norm(conv(x)), relu, add)
     if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d | None):
         if _plain(conv, norm):
             graph = in_graph()
             differentiated = _differentiated(conv, x, add)
-            # A graph is for any number of pixels: it must not ask.
+            # A graph must work for any number of pixels, so it must not branch on x.numel().
             if not (graph or differentiated) and x.numel() > 0:
                 return _fused(conv, x, norm, relu, add, overwrite)
             if differentiated and not graph:
@@ -79,15 +79,15 @@ def conv2d(
 
 
 def deconv2d(deconv: nn.Module, x: Tensor) -> Tensor | None:
-    """A rectified transposed convolution of 2x2 kernels with stride 2 as a product of each pixel.
+    """Computes a transposed 2x2 convolution with stride 2 and a ReLU as one product per pixel.
 
     Args:
         deconv: a transposed convolution, or any other module.
         x: ``[N, C, H, W]``.
 
     Returns:
-        ``[N, O, H, 4 W]``, for :func:`in_squares` to bring into place; None for other modules,
-        and where PyTorch's is to be called.
+        ``[N, O, H, 4 W]``, to be rearranged by :func:`in_squares`; None for other modules, and if
+        PyTorch's is to be called.
     """
     if isinstance(deconv, PackedDeconv2d):
         return side_by_side(deconv.conv(x, relu=True))
@@ -99,16 +99,16 @@ def deconv2d(deconv: nn.Module, x: Tensor) -> Tensor | None:
     return None
 
 
-# PyTorch's own, for compiled models; detops' wheels are for one version of PyTorch.
+# Internal ops of PyTorch that compiled models use.
 ONEDNN = torch.ops.mkldnn
 
 
 class _Folded(NamedTuple):
     weight: Tensor
     bias: Tensor | None
-    packed: Tensor | None  # the weight in a layout that only oneDNN reads, or Winograd's
+    packed: Tensor | None  # the weight in oneDNN's opaque layout, or in Winograd's
     winograd: bool
-    # Aliases, which keep the memory: it cannot come to hold another tensor at the same place.
+    # Aliases keep the memory alive: no other tensor can get the same address.
     sources: list[Tensor]
     versions: list[int]
     dtype: torch.dtype
@@ -125,19 +125,19 @@ class _Folded(NamedTuple):
         )
 
 
-# Not attributes of the modules: copies and pickles of these must not carry them.
+# Not attributes of the modules: copies and pickles of modules must not contain them.
 _KEPT: WeakKeyDictionary[nn.Module, _Folded] = WeakKeyDictionary()
 
 
 def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
-    """Whether the layers are what they look like, and nobody listens to them."""
+    """Returns whether the layers are standard ones without hooks."""
     hooks = heard(conv) or (norm is not None and heard(norm))
     by_number = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
     return type(conv) is nn.Conv2d and by_number and not hooks
 
 
 def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
-    # With SymPy it takes 0.4 s to import, and inference does without.
+    # Imported here: it loads SymPy, which takes 0.4 s and is not needed in inference.
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     pixels = pixels_of(x) // math.prod(conv.stride)
@@ -145,7 +145,7 @@ def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
 
 
 def _differentiated(conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, add: Tensor | None) -> bool:
-    """Whether autograd records what is computed; an exported graph is for inference."""
+    """Returns whether autograd records the result; an exported graph is for inference."""
     tensors = (x, add, conv.weight, conv.bias)
     recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     return recorded and not torch.compiler.is_exporting()
@@ -155,7 +155,7 @@ def _recorded(
     conv: nn.Conv2d, x: Tensor, norm: FrozenBatchNorm2d | None, relu: bool, add: Tensor | None
 ) -> Tensor:
     if norm is not None and pixels_of(x) < LEAST_PIXELS:
-        # Less to multiply than the weights.
+        # Scaling the result takes fewer multiplications than scaling the weights.
         y = Conv2dFunction.apply(x, conv.weight, conv.bias, None, conv.padding, False)
         return _finish(norm(y), relu, add)
     y = Conv2dFunction.apply(x, *_fold(conv, norm), add, conv.padding, relu)
@@ -202,7 +202,7 @@ def _fused(
     if packed is None:
         return _finish(_convolve(conv, x, weight, bias), relu, add)
     arguments = (packed, bias, conv.padding, conv.stride, conv.dilation, conv.groups)
-    # The sum is fused for one group and dtype alone.
+    # oneDNN fuses the sum only for a single group and equal dtypes.
     if add is None or conv.groups > 1 or add.dtype != dtype:
         unary = "relu" if relu and add is None else "none"
         y = ONEDNN._convolution_pointwise(x, *arguments, unary, [], "")
@@ -219,10 +219,11 @@ def _folded(
     sources = [conv.weight] + ([] if conv.bias is None else [conv.bias])
     if norm is not None:
         sources += [norm.weight, norm.bias, norm.running_mean, norm.running_var]
-    # Tensors made in inference mode do not count how often they are written to.
+    # Tensors created in inference mode have no version counter.
     countable = not any(t.is_inference() for t in sources)
     kept = _KEPT.get(conv)
-    # In training, where the rest of the network takes it, too. Small maps use the large ones'.
+    # Winograd only in training, like the rest of the network. Small feature maps reuse weights that
+    # were packed for large ones.
     least = 1 if kept is not None and kept.winograd else LEAST_PIXELS
     winograd = conv.training and suits_winograd(conv, x, least)
     if countable and kept is not None and kept.holds(sources, dtype, winograd):
@@ -241,7 +242,7 @@ def _folded(
 
 
 def _pack(conv: nn.Conv2d, weight: Tensor, x: Tensor) -> Tensor | None:
-    """The weight as oneDNN wants it, or None where its fused convolutions cannot be had."""
+    """Packs the weight for oneDNN; returns None if its fused convolutions are unavailable."""
     available = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
     if not (available and x.device.type == "cpu"):
         return None

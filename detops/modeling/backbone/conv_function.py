@@ -1,4 +1,4 @@
-"""A convolution that autograd records, by the package's own kernels on the CPU."""
+"""A differentiable convolution with the package's own CPU kernels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,34 +12,34 @@ from torch.autograd import forward_ad
 from ... import _C
 from ...packed import WINOGRAD_CHANNELS, packs
 
-# From so many pixels on, sums cost more than weights that are arranged for them on every call.
+# From this many pixels on, the products cost more than packing the weights on every call.
 LEAST_PIXELS = 512
-# With fewer weights few pixels take less than a function of Python.
+# With fewer weights, few pixels cost less than the call of a Python autograd function.
 LEAST_WEIGHTS = 1 << 12
-# From so many numbers on, memory costs more than a call.
+# From this many elements on, memory access costs more than a call.
 LARGE = 1 << 18
 ONCE = (1, 1)
 
 
 def in_graph() -> bool:
-    """Whether a graph is made, which is for any number of pixels."""
+    """Returns whether a graph is being traced, which must work for any number of pixels."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def transformed() -> bool:
-    """Whether a transform of torch.func or forward mode is at work, which functions here lack."""
+    """Returns whether torch.func or forward mode is active; functions here support neither."""
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def pixels_of(x: Tensor) -> int:
-    """How many there are in maps ``[N, C, H, W]``."""
+    """Returns the number of pixels of feature maps ``[N, C, H, W]``."""
     return x.size(0) * x.size(2) * x.size(3)
 
 
 def suits_pixels(
     conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, least: int = LEAST_PIXELS
 ) -> bool:
-    """Whether the kernels are for such a layer and map, and at least so many pixels."""
+    """Returns whether the kernels support a layer and a feature map of ``least`` pixels or more."""
     return (
         x.device.type == "cpu"
         and x.dtype == conv.weight.dtype == torch.float32
@@ -52,7 +52,7 @@ def suits_pixels(
 
 
 def suits_winograd(conv: nn.Conv2d, x: Tensor, least: int = LEAST_PIXELS) -> bool:
-    """Whether tiles cost less than the products that they save."""
+    """Returns whether Winograd's tiles cost less than the products that they save."""
     padding: Any = conv.padding
     return (
         conv.kernel_size == (3, 3)
@@ -64,7 +64,7 @@ def suits_winograd(conv: nn.Conv2d, x: Tensor, least: int = LEAST_PIXELS) -> boo
 
 
 def suits_function(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
-    """Whether :class:`Conv2dFunction` is for this convolution, and quicker than PyTorch's."""
+    """Returns whether :class:`Conv2dFunction` supports a convolution and is faster than PyTorch."""
     if add is not None and add.dtype != x.dtype:
         return False
     if conv.kernel_size == conv.stride == ONCE and conv.padding == (0, 0):
@@ -74,7 +74,7 @@ def suits_function(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Large results are in memory that stays when they go: each step writes the same maps."""
+    """Allocates large results in the arena, whose memory the next step reuses."""
     before = _C.use_arena(True)
     try:
         yield
@@ -83,7 +83,7 @@ def kept_memory() -> Iterator[None]:
 
 
 class Conv2dFunction(torch.autograd.Function):
-    """A convolution of 1x1 or 3x3 kernels with stride 1, a bias, a sum and a rectifier."""
+    """A 1x1 or 3x3 convolution with stride 1, fused with a bias, a sum and a ReLU."""
 
     @staticmethod
     def forward(
@@ -95,7 +95,7 @@ class Conv2dFunction(torch.autograd.Function):
         padding: tuple[int, int],
         relu: bool,
     ) -> Tensor:
-        """``[N, C, H, W]`` and ``[O, C, k, k]`` to ``[N, O, h, w]``."""
+        """Maps ``[N, C, H, W]`` and ``[O, C, k, k]`` to ``[N, O, h, w]``."""
         x = x.contiguous(memory_format=torch.channels_last)
         with kept_memory():
             y = _convolve(x, weight, padding, bias, add, relu)
@@ -105,7 +105,7 @@ class Conv2dFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The weights' as a product or by Winograd's algorithm, like the rest."""
+        """Computes gradients with the same kernels, as products or by Winograd's algorithm."""
         x, weight, y = ctx.saved_tensors
         padding: tuple[int, int] = ctx.padding
         wanted = ctx.needs_input_grad[:2]
@@ -113,7 +113,7 @@ class Conv2dFunction(torch.autograd.Function):
             grad = torch.ops.aten.threshold_backward(grad, y, 0)
         to_bias = grad.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
         to_add = grad if ctx.needs_input_grad[3] else None
-        if torch.is_grad_enabled():  # for a derivative of the derivative
+        if torch.is_grad_enabled():  # for double backward
             to_x, to_weight, _ = torch.ops.aten.convolution_backward(
                 *(grad, x, weight, None, ONCE, padding, ONCE, False, (0, 0), 1, [*wanted, False])
             )
@@ -126,20 +126,20 @@ class Conv2dFunction(torch.autograd.Function):
 
 
 class FlattenFunction(torch.autograd.Function):
-    """``x.flatten(1)`` of large maps in channels_last, and its gradient in channels_last."""
+    """``x.flatten(1)`` of large channels_last feature maps, with a channels_last gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` to ``[N, C H W]``."""
+        """Maps ``[N, C, H, W]`` to ``[N, C H W]``."""
         ctx.sizes = x.shape[1:]
         with kept_memory():
             y = _C.batch_transpose(x.permute(0, 2, 3, 1).flatten(1, 2))
-        return torch.ops.aten._unsafe_view(y, (len(x), -1))  # which callers may write to
+        return torch.ops.aten._unsafe_view(y, (len(x), -1))  # callers may write to it
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """The same, the other way."""
-        if torch.is_grad_enabled():  # for a derivative of the derivative
+        """Transposes the gradient back."""
+        if torch.is_grad_enabled():  # for double backward
             return grad.unflatten(1, ctx.sizes)
         channels, *map_size = ctx.sizes
         with kept_memory():
@@ -148,7 +148,7 @@ class FlattenFunction(torch.autograd.Function):
 
 
 def flatten(x: Tensor) -> Tensor:
-    """``x.flatten(1)``, which takes twice as long where large maps are in channels_last."""
+    """Computes ``x.flatten(1)``, in half the time for large channels_last feature maps."""
     if (
         x.device.type == "cpu"
         and x.is_floating_point()
@@ -182,7 +182,7 @@ def _convolve(
 def _few_pixels(
     x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None, relu: bool
 ) -> Tensor:
-    # Not a view of the sums, which callers could not write to.
+    # Not a view of the sums: callers may write to the result.
     size = x.size(0), weight.size(0), x.size(2), x.size(3)
     y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
     rows, sums = (t.permute(0, 2, 3, 1).flatten(0, 2) for t in (x, y))

@@ -1,4 +1,4 @@
-"""A deformable convolution with the convolution that tells it where to sample."""
+"""A deformable convolution with the convolution that predicts its offsets."""
 
 from torch import Tensor, nn
 
@@ -6,19 +6,19 @@ from ...ops import DeformConv2d
 
 
 class DeformConv(nn.Module):
-    """3x3, in the place of a plain convolution without bias.
+    """A deformable 3x3 convolution that replaces a plain one without bias.
 
-    "Deformable Convolutional Networks" (Dai et al., 2017), section 2.1; modulated, "Deformable
+    "Deformable Convolutional Networks" (Dai et al., 2017), section 2.1; if modulated, "Deformable
     ConvNets v2" (Zhu et al., 2019), section 2.2.
 
     Args:
-        inputs: channels in.
-        outputs: channels out.
+        inputs: input channels.
+        outputs: output channels.
         stride: pixels between neighbouring positions.
         dilation: pixels between neighbouring kernel points.
-        groups: groups of channels that do not mix.
-        deformable_groups: groups of input channels, each with offsets of its own.
-        modulated: samples are weighted as well.
+        groups: number of channel groups that do not mix.
+        deformable_groups: number of input channel groups, each with its own offsets.
+        modulated: also predict a weight for each sample.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class DeformConv(nn.Module):
         self.conv = DeformConv2d(
             inputs, outputs, 3, stride, dilation, dilation, groups=groups, bias=False
         )
-        # It starts as a plain convolution (modulated, as half of one), as both papers have it.
+        # Starts as a plain convolution (if modulated, as half of one), as in both papers.
         nn.init.zeros_(self.offset.weight)
         nn.init.zeros_(self.offset.bias)  # type: ignore[arg-type]
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
+        """Maps ``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
         plan = self.offset(x)
         if not self.modulated:
             return self.conv(x, plan)

@@ -34,7 +34,10 @@ def _conv(
 
 
 class _AddEnlarged(torch.autograd.Function):
-    """The gradient of the smaller map is a pooling, which is quicker than a sum of views."""
+    """Adds an upsampled feature map in place.
+
+    The gradient of the smaller map is one pooling, which is faster than a sum of views.
+    """
 
     @staticmethod
     def forward(ctx: Any, finer: Tensor, coarser: Tensor) -> Tensor:
@@ -48,42 +51,42 @@ class _AddEnlarged(torch.autograd.Function):
 
 def _add_to_four(finer: Tensor, coarser: Tensor) -> Tensor:
     height, width = coarser.shape[-2:]
-    # Without the enlarged map, which is as large as the finer one.
+    # Broadcasting avoids an upsampled copy, which would be as large as the finer map.
     fourfold = finer.unflatten(3, (width, 2)).unflatten(2, (height, 2))
     fourfold.add_(coarser[:, :, :, None, :, None])
     return finer
 
 
 def add_enlarged(finer: Tensor, coarser: Tensor) -> Tensor:
-    """Adds to a map, in its memory, one of half its size: each pixel to four."""
+    """Adds a feature map of half the size in place, each pixel to four of ``finer``."""
     height, width = coarser.shape[-2:]
-    # In a graph, views of six dimensions would lose the layout of a batch of one.
+    # In a graph, views of six dimensions would lose the memory format of a batch of one.
     if not torch.compiler.is_compiling() and finer.shape[-2:] == (2 * height, 2 * width):
         if torch.is_grad_enabled() and coarser.requires_grad and not transformed():
             enlarged: Tensor = _AddEnlarged.apply(finer, coarser)
             return enlarged
         return _add_to_four(finer, coarser)
-    # By size, not by factor 2: odd maps are rounded up on the way down.
+    # By size, not by a factor of 2: downsampling rounds odd sizes up.
     return finer.add_(F.interpolate(coarser, size=finer.shape[-2:]))
 
 
 class LastLevelMaxPool(nn.Module):
-    """One more level: every other pixel of the last."""
+    """Adds one level, every other pixel of the last."""
 
     levels = 1
 
     def forward(self, body: Tensor, pyramid: Tensor) -> list[Tensor]:
-        """From the coarsest map of the body, and of the pyramid, which is what is used."""
+        """Subsamples the coarsest feature map of the pyramid; that of the body is not used."""
         return [max_pool(pyramid, 1)]
 
 
 class LastLevelP6P7(nn.Module):
-    """Two more levels by convolutions of stride 2: "Focal Loss" (Lin et al., 2017), section 4.
+    """Adds two levels by convolutions of stride 2: "Focal Loss" (Lin et al., 2017), section 4.
 
     Args:
-        in_channels: of the map that P6 is computed from.
-        out_channels: of both levels.
-        use_c5: that map is the body's coarsest, otherwise the pyramid's.
+        in_channels: channels of the feature map that P6 is computed from.
+        out_channels: channels of both levels.
+        use_c5: that feature map is the coarsest one of the body instead of the pyramid.
     """
 
     levels = 2
@@ -95,7 +98,7 @@ class LastLevelP6P7(nn.Module):
         self.use_c5 = use_c5
 
     def forward(self, body: Tensor, pyramid: Tensor) -> list[Tensor]:
-        """From the coarsest map of the body, and of the pyramid."""
+        """Computes P6 and P7 from the coarsest feature map of the body or of the pyramid."""
         p6 = conv2d(self.p6, body if self.use_c5 else pyramid)
         return [p6, conv2d(self.p7, F.relu(p6))]
 
@@ -104,13 +107,13 @@ class FPN(nn.Module):
     """The pyramid of "Feature Pyramid Networks" (Lin et al., 2017), section 3.
 
     Args:
-        in_channels: of the maps, finest first.
-        out_channels: of every level.
-        first: stage of the body that the first map is from: what the names count from.
-        top_blocks: coarser levels from the coarsest map of body and pyramid; see
+        in_channels: channels of the feature maps, finest first.
+        out_channels: channels of every level.
+        first: stage of the body that the first feature map is from; layer names count from it.
+        top_blocks: computes coarser levels from the coarsest feature maps of body and pyramid; see
             :class:`LastLevelMaxPool`.
-        norm: normalisation behind each convolution, in place of a bias.
-        relu: a rectifier behind each convolution.
+        norm: normalisation after each convolution, instead of a bias.
+        relu: apply a ReLU after each convolution.
     """
 
     def __init__(
@@ -138,12 +141,12 @@ class FPN(nn.Module):
         self.levels = len(self.inner) + (top_blocks.levels if top_blocks else 0)
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
-        """One map per level, finest first, all with ``out_channels`` channels."""
+        """Returns one feature map per level, finest first, all with ``out_channels`` channels."""
         laterals = [
             conv2d(getattr(self, name), x) for name, x in zip(self.inner, maps, strict=True)
         ]
         for i in range(len(laterals) - 1, 0, -1):
-            # A rectifier needs its result on the way back.
+            # The backward pass of a ReLU needs its result, which must not be overwritten.
             finer = laterals[i - 1].clone() if self.relu else laterals[i - 1]
             laterals[i - 1] = add_enlarged(finer, laterals[i])
         levels = [

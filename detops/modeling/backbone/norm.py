@@ -1,4 +1,4 @@
-"""The two normalisations of detection bodies."""
+"""The two normalisations of detection backbones."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ Norm = Callable[[int], nn.Module]
 class FrozenBatchNorm2d(nn.Module):
     """Batch normalisation with fixed statistics and a fixed affine map: one multiply-add.
 
-    No epsilon, as in the Caffe2 models whose weights it was made for.
+    It has no epsilon, like the Caffe2 models whose weights it was made for.
     """
 
     weight: Tensor
@@ -27,21 +27,21 @@ class FrozenBatchNorm2d(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
 
     def affine(self) -> tuple[Tensor, Tensor]:
-        """The factor and the summand of each channel, ``[C]``."""
+        """Returns the scale and the shift of each channel, ``[C]``."""
         scale = self.weight * self.running_var.rsqrt()
         return scale, self.bias - self.running_mean * scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, C, H, W]`` to the same."""
+        """Maps ``[N, C, H, W]`` to the same shape."""
         scale, shift = (t.view(1, -1, 1, 1).to(x.dtype) for t in self.affine())
         return torch.addcmul(shift, x, scale)
 
 
 def group_norm(channels: int, num_groups: int, dim_per_gp: int, eps: float) -> nn.GroupNorm:
-    """As in "Group Normalization" (Wu and He, 2018): by groups or by channels per group.
+    """Builds "Group Normalization" (Wu and He, 2018), by groups or by channels per group.
 
     Raises:
-        ValueError: the channels do not divide evenly, or not exactly one of the two is given.
+        ValueError: the channels do not divide evenly, or not exactly one of the two is positive.
     """
     if (dim_per_gp > 0) == (num_groups > 0):
         raise ValueError(

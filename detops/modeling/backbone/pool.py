@@ -8,7 +8,7 @@ from ..symbolic import exporting, surely
 
 
 def max_pool(x: Tensor, kernel: int) -> Tensor:
-    """The largest of ``kernel`` x ``kernel`` pixels around every other one.
+    """Max-pools ``kernel`` x ``kernel`` pixels with stride 2.
 
     Args:
         x: ``[N, C, H, W]``.
@@ -20,6 +20,6 @@ def max_pool(x: Tensor, kernel: int) -> Tensor:
     border = kernel // 2
     if not exporting() or all(surely(side % 2 == 0) for side in x.shape[-2:]):
         return F.max_pool2d(x, kernel, 2, border)
-    # torch's own asks whether the sides are even, and the graph would be for such images alone.
+    # F.max_pool2d would add guards on even sides, and the graph would reject other images.
     x = F.pad(x, [border] * 4, value=-torch.inf)
     return x.unfold(2, kernel, 2).unfold(3, kernel, 2).amax((-2, -1))

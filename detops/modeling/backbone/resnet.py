@@ -9,7 +9,7 @@ from .deform_conv import DeformConv
 from .norm import Norm
 from .pool import max_pool
 
-# Blocks per stage, by the name's depth.
+# Blocks per stage, by depth.
 STAGES = {
     "R-18": (2, 2, 2, 2),
     "R-34": (3, 4, 6, 3),
@@ -22,7 +22,7 @@ STAGES = {
 def conv(
     inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1, groups: int = 1
 ) -> nn.Conv2d:
-    """A convolution without bias, for a normalisation to follow."""
+    """Builds a convolution without bias, to be followed by a normalisation."""
     padding = dilation * (kernel // 2)
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -30,7 +30,7 @@ def conv(
 
 
 class Stem(nn.Module):
-    """7x7 convolution and max-pooling, to a quarter of the size."""
+    """A 7x7 convolution and max-pooling, to a quarter of the size."""
 
     def __init__(self, outputs: int, norm: Norm) -> None:
         super().__init__()
@@ -38,24 +38,24 @@ class Stem(nn.Module):
         self.bn1 = norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, 3, H, W]`` to ``[N, C, H / 4, W / 4]``."""
+        """Maps ``[N, 3, H, W]`` to ``[N, C, H / 4, W / 4]``."""
         return max_pool(conv2d(self.conv1, x, self.bn1, relu=True), 3)
 
 
 def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential | None:
-    """A projection where the block changes the shape."""
+    """Builds a projection if the block changes the shape; otherwise returns None."""
     if inputs == outputs and stride == 1:
         return None
     return nn.Sequential(conv(inputs, outputs, 1, stride), norm(outputs))
 
 
 def project(shortcut: nn.Sequential | None, x: Tensor) -> Tensor:
-    """What is added to a block's result."""
+    """Computes the summand of a block's result."""
     return x if shortcut is None else conv2d(shortcut[0], x, shortcut[1])
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -73,18 +73,18 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions around a shortcut.
+    """A 1x1, a 3x3 and a 1x1 convolution with a shortcut.
 
     Args:
-        inputs: channels in.
-        outputs: channels out.
-        stride: of the block.
-        norm: normalisation behind each convolution.
+        inputs: input channels.
+        outputs: output channels.
+        stride: stride of the block.
+        norm: normalisation after each convolution.
         width: channels of the 3x3 convolution.
-        groups: its groups: ResNeXt.
-        dilation: its dilation; above 1 it stands in for the stride.
-        stride_in_1x1: the first convolution takes the stride, otherwise the 3x3.
-        deformable_groups: the 3x3 convolution is deformable, in so many groups; 0: it is plain.
+        groups: groups of the 3x3 convolution, for ResNeXt.
+        dilation: dilation of the 3x3 convolution; above 1 it replaces the stride.
+        stride_in_1x1: apply the stride in the first convolution instead of the 3x3 one.
+        deformable_groups: groups of a deformable 3x3 convolution; 0 for a plain one.
         modulated: the deformable convolution weights its samples.
     """
 
@@ -137,7 +137,7 @@ Block = Callable[[int, int, int, int], nn.Module]
 
 
 def stack(block: Block, inputs: int, outputs: int, depth: int, stage: int) -> nn.Sequential:
-    """The blocks of a stage, counted from 0; behind the stem, each stage halves the size."""
+    """Builds the blocks of a stage, counted from 0; stages after the first halve the size."""
     blocks = [block(inputs, outputs, 1 if stage == 0 else 2, stage)]
     blocks += [block(outputs, outputs, 1, stage) for _ in range(depth - 1)]
     return nn.Sequential(*blocks)
@@ -147,13 +147,13 @@ class ResNet(nn.Module):
     """A stem and up to four stages, ``layer1`` to ``layer4``, at strides 4, 8, 16, 32.
 
     Args:
-        stem: to stride 4.
-        stem_channels: its channels.
+        stem: maps images to stride 4.
+        stem_channels: output channels of the stem.
         block: ``block(inputs, outputs, stride, stage)`` with stages counted from 0.
         depths: blocks per stage.
-        stage_channels: outputs of the first stage, doubled at each.
-        first_output: the first stage, counted from 0, whose map is put out.
-        freeze_at: how many of stem, layer1, layer2... keep their weights.
+        stage_channels: output channels of the first stage; each later stage doubles them.
+        first_output: first stage, counted from 0, whose feature map is returned.
+        freeze_at: number of modules among stem, layer1, layer2... whose weights are frozen.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class ResNet(nn.Module):
             getattr(self, name).requires_grad_(False)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """``[N, 3, H, W]`` to one map per stage from ``first_output`` on, finest first."""
+        """Maps ``[N, 3, H, W]`` to a feature map per stage from ``first_output``, finest first."""
         x = self.stem(x)
         maps = []
         for i, name in enumerate(self.stages):

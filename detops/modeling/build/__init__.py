@@ -1,6 +1,7 @@
-"""Builds a detector from a config: the only place that reads all of it.
+"""Builders of a detector from a config.
 
-One file per part of the network; each part itself takes built parts and plain values.
+Only this package reads the whole config. It has one file per part of the network; the constructors
+of the parts accept built modules and plain values.
 """
 
 from typing import Any
@@ -19,10 +20,10 @@ __all__ = ["build_detection_model", "num_classes"]
 
 
 def build_detection_model(cfg: Any) -> GeneralizedRCNN:
-    """The network that a config (see :func:`detops.config.load_config`) describes.
+    """Builds the network that a config describes; see :func:`detops.config.load_config`.
 
     Raises:
-        ConfigError: a combination that does not exist; names the key.
+        ConfigError: a combination of values is not supported; the message names the key.
 
     Example:
         >>> cfg = detops.config.load_config(None, ["INPUT.MIN_SIZE_TEST", 64])
@@ -36,7 +37,7 @@ def build_detection_model(cfg: Any) -> GeneralizedRCNN:
         )
     check_values(cfg)
     retinanet = cfg.MODEL.RETINANET_ON
-    # A RetinaNet's config has RPN_ONLY set as well.
+    # Configs of RetinaNets set RPN_ONLY as well.
     rpn_only = cfg.MODEL.RPN_ONLY and not retinanet
     heads = not (retinanet or rpn_only)
     for key in ("MASK_ON", "KEYPOINT_ON"):
@@ -67,11 +68,11 @@ def build_detection_model(cfg: Any) -> GeneralizedRCNN:
         )
     except ConfigError:
         raise
-    except ValueError as error:  # a part refused its arguments
+    except ValueError as error:  # a module rejected its arguments
         raise ConfigError(str(error)) from error
 
 
 def num_classes(cfg: Any) -> tuple[str, int]:
-    """The key that counts the classes, background included, and its value."""
+    """Returns the key with the number of classes, including background, and its value."""
     section = "RETINANET" if cfg.MODEL.RETINANET_ON else "ROI_BOX_HEAD"
     return f"MODEL.{section}.NUM_CLASSES", cfg.MODEL[section].NUM_CLASSES

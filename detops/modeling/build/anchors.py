@@ -1,4 +1,4 @@
-"""Anchors."""
+"""Builder of anchor generators."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from ..rpn import AnchorGenerator
 
 
 def sizes_per_level(listed: Sequence[Any]) -> list[tuple[float, ...]]:
-    """ANCHOR_SIZES with a number or a tuple per level, as tuples."""
+    """Converts ANCHOR_SIZES, with a number or a tuple per level, to tuples."""
     return [(s,) if isinstance(s, (int, float)) else tuple(s) for s in listed]
 
 
@@ -20,14 +20,14 @@ def build_anchors(
     sizes: Sequence[tuple[float, ...]],
     levels: int,
 ) -> tuple[AnchorGenerator, int]:
-    """The anchors of MODEL.RPN or MODEL.RETINANET, and how many there are per position.
+    """Builds the anchors of MODEL.RPN or MODEL.RETINANET; also returns their number per position.
 
     Args:
         cfg: the config.
         section: ``RPN`` or ``RETINANET``.
-        stride_key: what the section calls its strides.
-        sizes: per level.
-        levels: feature levels there are.
+        stride_key: key of the strides in that section.
+        sizes: anchor sizes per level.
+        levels: number of feature levels.
     """
     part, name = cfg.MODEL[section], f"MODEL.{section}"
     strides = list(part[stride_key])

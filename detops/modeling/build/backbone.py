@@ -1,4 +1,4 @@
-"""Bodies and pyramids."""
+"""Builders of bodies and feature pyramids."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from ..registry import BACKBONES
 
 
 def build_backbone(cfg: Any) -> Backbone:
-    """The body, and the pyramid if there is one, that MODEL.BACKBONE.CONV_BODY names."""
+    """Builds the body, with or without a pyramid, that MODEL.BACKBONE.CONV_BODY names."""
     return BACKBONES[cfg.MODEL.BACKBONE.CONV_BODY](cfg)
 
 
 def build_norm(cfg: Any, key: str) -> Norm:
-    """The normalisation that the function of that key names by its ending."""
+    """Returns the normalisation that the value of a config key names by its suffix."""
     kind = OmegaConf.select(cfg, key)
     if kind.endswith("WithFixedBatchNorm"):
         return FrozenBatchNorm2d
@@ -32,17 +32,17 @@ def build_norm(cfg: Any, key: str) -> Norm:
 
 
 def build_group_norm(cfg: Any) -> Norm:
-    """The normalisation that MODEL.GROUP_NORM describes."""
+    """Returns the normalisation that MODEL.GROUP_NORM describes."""
     gn = cfg.MODEL.GROUP_NORM
     return partial(group_norm, num_groups=gn.NUM_GROUPS, dim_per_gp=gn.DIM_PER_GP, eps=gn.EPSILON)
 
 
 def build_block(cfg: Any, deformable: bool = True) -> Block:
-    """``block(inputs, outputs, stride, stage)`` as MODEL.RESNETS describes it.
+    """Returns ``block(inputs, outputs, stride, stage)`` as MODEL.RESNETS describes it.
 
     Args:
         cfg: the config.
-        deformable: stages are deformable where STAGE_WITH_DCN says so, otherwise none is.
+        deformable: make the stages of STAGE_WITH_DCN deformable; otherwise none.
     """
     resnets = cfg.MODEL.RESNETS
     kind, norm = resnets.TRANS_FUNC, build_norm(cfg, "MODEL.RESNETS.TRANS_FUNC")
@@ -77,15 +77,15 @@ def build_block(cfg: Any, deformable: bool = True) -> Block:
 
 
 def _depths(cfg: Any) -> tuple[int, ...]:
-    """Blocks of each stage that is built."""
+    """Returns the number of blocks of each stage that is built."""
     depths = STAGES["-".join(cfg.MODEL.BACKBONE.CONV_BODY.split("-")[:2])]
     return depths[: cfg.MODEL.RESNETS.NUM_STAGES]
 
 
 def build_conv5(cfg: Any, in_channels: int) -> tuple[nn.Sequential, int]:
-    """``layer4`` as a head, and its channels.
+    """Builds ``layer4`` as a head; returns it and its channels.
 
-    Never deformable: the family's is not, whatever STAGE_WITH_DCN says.
+    It is never deformable, as in maskrcnn-benchmark, whatever the value of STAGE_WITH_DCN.
     """
     outputs = 8 * cfg.MODEL.RESNETS.RES2_OUT_CHANNELS
     block, depth = build_block(cfg, deformable=False), _depths(cfg)[-1]
@@ -107,7 +107,7 @@ def _body(cfg: Any, depths: Sequence[int], first_output: int) -> ResNet:
 
 @BACKBONES.register(*(f"{depth}-C{i}" for depth in STAGES for i in (4, 5)))
 def build_resnet(cfg: Any) -> Backbone:
-    """``body``, of which the last map is used: C4 ends at stride 16, C5 at 32."""
+    """Builds ``body``, with its last feature map as output: stride 16 for C4, 32 for C5."""
     name, resnets = cfg.MODEL.BACKBONE.CONV_BODY, cfg.MODEL.RESNETS
     depths = _depths(cfg)
     if len(depths) < 4:
@@ -143,14 +143,14 @@ def _pyramid(
 
 @BACKBONES.register(*(f"{depth}-FPN" for depth in STAGES))
 def build_resnet_fpn(cfg: Any) -> Backbone:
-    """``body`` and ``fpn`` on all its stages."""
+    """Builds ``body``, and ``fpn`` on all its stages."""
     body = _body(cfg, _depths(cfg), 0)
     return _pyramid(cfg, body, LastLevelMaxPool() if cfg.MODEL.FPN.EXTRA_LEVEL else None)
 
 
 @BACKBONES.register(*(f"{depth}-FPN-RETINANET" for depth in STAGES))
 def build_resnet_fpn_p6p7(cfg: Any) -> Backbone:
-    """``body`` and ``fpn`` from stride 8 on, with P6 and P7 on top."""
+    """Builds ``body``, and ``fpn`` from stride 8 on, with P6 and P7 on top."""
     depths = _depths(cfg)
     if len(depths) < 2:
         raise ConfigError("MODEL.RESNETS.NUM_STAGES: expected at least 2 for RetinaNet, got 1")

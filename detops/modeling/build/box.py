@@ -1,4 +1,4 @@
-"""The box head."""
+"""Builders of the box head."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from .pooler import build_pooler
 def build_conv5_extractor(
     cfg: Any, backbone: Backbone, section: str = "ROI_BOX_HEAD"
 ) -> ResNet50Conv5ROIFeatureExtractor:
-    """Pooling by that section, then ``head.layer4``; any head may have one."""
+    """Builds pooling by a config section, then ``head.layer4``; any head may use it."""
     head, channels = build_conv5(cfg, backbone.out_channels)
     return ResNet50Conv5ROIFeatureExtractor(
         pooler=build_pooler(cfg, backbone, section),
@@ -59,7 +59,7 @@ def _convolutions_and_layer(cfg: Any, backbone: Backbone) -> FPNXconv1fcFeatureE
 
 
 def build_box_head(cfg: Any, backbone: Backbone) -> BoxHead:
-    """Pooler, feature extractor and predictor of the box head."""
+    """Builds the box head, with its pooler, feature extractor and predictor."""
     heads, box = cfg.MODEL.ROI_HEADS, cfg.MODEL.ROI_BOX_HEAD
     extractor = ROI_BOX_FEATURE_EXTRACTORS[box.FEATURE_EXTRACTOR](cfg, backbone)
     agnostic = cfg.MODEL.CLS_AGNOSTIC_BBOX_REG

@@ -1,4 +1,4 @@
-"""What no part of the network sees: keys that depend on one another, and those read by nothing."""
+"""Checks of config keys that depend on each other, and of unused ones."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ from omegaconf import OmegaConf
 
 from ...config import ConfigError, load_config
 
-# Keys of tuples by their length.
+# Required lengths of tuples.
 LENGTHS = {
     "MODEL.ROI_HEADS.BBOX_REG_WEIGHTS": 4,
     "MODEL.RESNETS.STAGE_WITH_DCN": 4,
     "INPUT.PIXEL_MEAN": 3,
     "INPUT.PIXEL_STD": 3,
 }
-# Sections with an overlap above which a box is matched, and one below which it is background.
+# Sections with IoU thresholds for matched boxes and for background.
 MATCHED = ("MODEL.RPN", "MODEL.ROI_HEADS")
-# Keys and sections that nothing reads, and why: they must keep their defaults.
+# Unused keys and sections, and why they are unused. They must keep their defaults.
 UNREAD = {
     "MODEL.DEVICE": "the device is chosen where the network is used, by --device or device=",
     "MODEL.ROI_MASK_HEAD.MLP_HEAD_DIM": "a mask head has no such layer",
@@ -29,11 +29,11 @@ UNREAD = {
 
 
 def check_values(cfg: Any) -> None:
-    """Looks at lengths, at overlaps, and at what is read by nothing.
+    """Checks lengths of tuples, IoU thresholds and unused keys.
 
     Raises:
-        ConfigError: a tuple is too short or long, thresholds do not ascend, or a key that nothing
-            reads does not have its default; names the key.
+        ConfigError: a tuple is too short or long, thresholds do not ascend, or an unused key does
+            not have its default; the message names the key.
     """
     defaults = load_config()
     for key, reason in UNREAD.items():

@@ -1,4 +1,4 @@
-"""The keypoint head."""
+"""Builders of the keypoint head."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def _convolutions(cfg: Any, backbone: Backbone) -> KeypointRCNNFeatureExtractor:
 
 
 def build_keypoint_head(cfg: Any, backbone: Backbone, box: BoxHead) -> KeypointHead:
-    """Feature extractor, which may be the box head's, and predictor of the keypoint head."""
+    """Builds the keypoint head, whose feature extractor may be the box head's."""
     keypoint = cfg.MODEL.ROI_KEYPOINT_HEAD
     if keypoint.SHARE_BOX_FEATURE_EXTRACTOR:
         extractor = shared_extractor(cfg, SECTION, box)

@@ -1,4 +1,4 @@
-"""The mask head."""
+"""Builders of the mask head."""
 
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ def _convolutions(cfg: Any, backbone: Backbone) -> MaskRCNNFPNFeatureExtractor:
 
 
 def build_mask_head(cfg: Any, backbone: Backbone, box: BoxHead) -> MaskHead:
-    """Feature extractor, which may be the box head's, and predictor of the mask head."""
+    """Builds the mask head, whose feature extractor may be the box head's."""
     mask = cfg.MODEL.ROI_MASK_HEAD
     if not mask.CONV_LAYERS:
         raise ConfigError("MODEL.ROI_MASK_HEAD.CONV_LAYERS: expected at least one, got none")

@@ -1,4 +1,4 @@
-"""Pooling of the heads on regions of interest."""
+"""Builder of the poolers of the heads on regions of interest."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..poolers import Pooler
 
 
 def build_pooler(cfg: Any, backbone: Backbone, section: str) -> Pooler:
-    """The pooler of the head that is described by a section of MODEL, such as ROI_BOX_HEAD."""
+    """Builds the pooler of the head that a section of MODEL describes, such as ROI_BOX_HEAD."""
     head, box = cfg.MODEL[section], cfg.MODEL.ROI_BOX_HEAD
     if not 1 <= len(head.POOLER_SCALES) <= backbone.levels:
         raise ConfigError(

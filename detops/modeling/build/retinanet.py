@@ -1,4 +1,4 @@
-"""RetinaNet."""
+"""Builder of RetinaNets."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from .anchors import build_anchors, sizes_per_level
 
 
 def build_retinanet(cfg: Any, backbone: Backbone) -> RetinaNet:
-    """Anchors, head, loss and post-processor as MODEL.RETINANET describes them."""
+    """Builds the anchors, head, loss and post-processor that MODEL.RETINANET describes."""
     retina = cfg.MODEL.RETINANET
     scales = [
         retina.OCTAVE ** (i / retina.SCALES_PER_OCTAVE) for i in range(retina.SCALES_PER_OCTAVE)

@@ -1,4 +1,4 @@
-"""The heads on regions of interest."""
+"""Builder of the heads on regions of interest."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .mask import build_mask_head
 
 
 def build_roi_heads(cfg: Any, backbone: Backbone) -> RoIHeads:
-    """The box head, and those that MODEL.MASK_ON and MODEL.KEYPOINT_ON ask for."""
+    """Builds the box head, and those that MODEL.MASK_ON and MODEL.KEYPOINT_ON enable."""
     box = build_box_head(cfg, backbone)
     return RoIHeads(
         box=box,

@@ -1,4 +1,4 @@
-"""The region proposal network."""
+"""Builder of the region proposal network."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from .anchors import build_anchors, sizes_per_level
 
 
 def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
-    """Anchors, head and selection of the region proposal network."""
+    """Builds the region proposal network that MODEL.RPN describes."""
     rpn = cfg.MODEL.RPN
     if rpn.USE_FPN:
         sizes = sizes_per_level(rpn.ANCHOR_SIZES)

@@ -1,4 +1,4 @@
-"""What the mask and the keypoint head have in common."""
+"""Helpers of the mask and the keypoint head."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..roi_heads.box import BoxHead
 
 
 def shared_extractor(cfg: Any, section: str, box: BoxHead) -> Any:
-    """The box head's feature extractor, for a head that can be built on it."""
+    """Returns the box head's feature extractor if other heads can be built on it."""
     if not hasattr(box.feature_extractor, "resolution"):
         raise ConfigError(
             f"MODEL.{section}.SHARE_BOX_FEATURE_EXTRACTOR: expected False, for "
@@ -19,7 +19,7 @@ def shared_extractor(cfg: Any, section: str, box: BoxHead) -> Any:
 
 
 def check_resolution(cfg: Any, section: str, extractor: Any, predictor: nn.Module) -> None:
-    """Whether ``MODEL.<section>.RESOLUTION`` is what the parts make of the pooler's."""
+    """Checks that ``MODEL.<section>.RESOLUTION`` is the resolution that the parts produce."""
     wanted = extractor.resolution * predictor.scale
     if cfg.MODEL[section].RESOLUTION != wanted:
         raise ConfigError(

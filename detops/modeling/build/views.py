@@ -1,4 +1,4 @@
-"""Test-time augmentation."""
+"""Builder of the views for test-time augmentation."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ..views import View
 
 
 def build_views(cfg: Any) -> list[View]:
-    """The views of an image, besides itself, that TEST.BBOX_AUG asks for."""
+    """Returns the views of an image, besides itself, that TEST.BBOX_AUG describes."""
     augmentation = cfg.TEST.BBOX_AUG
     if not augmentation.ENABLED:
         return []

@@ -1,4 +1,4 @@
-"""Pooling and a stack of 3x3 convolutions: what the mask and the keypoint head see."""
+"""Pooling and a stack of 3x3 convolutions, the input of the mask and the keypoint head."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from ..poolers import Pooler
 
 
 def conv3x3(inputs: int, outputs: int, dilation: int = 1, norm: Norm | None = None) -> nn.Module:
-    """A convolution that keeps the size; with a normalisation, both in a row and no bias."""
+    """Builds a size-preserving convolution, with a bias or followed by ``norm``."""
     bias = norm is None
     conv = nn.Conv2d(inputs, outputs, 3, padding=dilation, dilation=dilation, bias=bias)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
@@ -21,17 +21,17 @@ def conv3x3(inputs: int, outputs: int, dilation: int = 1, norm: Norm | None = No
 
 
 class ConvStack(nn.Module):
-    """RoIAlign, then 3x3 convolutions, each with a rectifier.
+    """RoIAlign, then 3x3 convolutions, each with a ReLU.
 
     Args:
-        in_channels: of the levels.
-        pooler: from levels and boxes to maps.
-        layers: channels of each convolution; may be empty.
-        dilation: of every convolution.
-        norm: normalisation behind each convolution, in place of a bias.
+        in_channels: channels of the levels.
+        pooler: maps levels and boxes to feature maps.
+        layers: output channels of each convolution; may be empty.
+        dilation: dilation of every convolution.
+        norm: normalisation after each convolution, instead of a bias.
     """
 
-    prefix: str  # of the layers' names, counted from 1
+    prefix: str  # of layer names, followed by a number from 1
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ConvStack(nn.Module):
         self.resolution = pooler.output_size
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
-        """Levels and per image ``[L, 4]``, to ``[K, out_channels, resolution, resolution]``."""
+        """Maps levels and boxes ``[L, 4]`` to ``[K, out_channels, resolution, resolution]``."""
         x = self.pooler(features, boxes)
         for name in self.blocks:
             x = conv2d(getattr(self, name), x, relu=True)

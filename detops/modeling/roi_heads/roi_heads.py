@@ -1,4 +1,4 @@
-"""All heads on regions of interest, by name."""
+"""The container of the heads on regions of interest."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from .mask import MaskHead
 
 
 class RoIHeads(nn.Module):
-    """The box head, and those that work on what it finds.
+    """The box head, and the heads that work on its detections.
 
     Args:
-        box: from proposals to detections.
-        mask: their masks.
-        keypoint: their keypoints.
+        box: maps proposals to detections.
+        mask: adds masks to detections.
+        keypoint: adds keypoints to detections.
     """
 
     def __init__(
@@ -35,7 +35,10 @@ class RoIHeads(nn.Module):
         targets: list[dict[str, Tensor]] | None = None,
         more: list[list[Candidates]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Detections of each image in inference, losses in training; see the heads."""
+        """Returns the detections of each image in inference, the losses in training.
+
+        See the heads for shapes.
+        """
         regions, losses = self.box(features, proposals, image_sizes, targets, more)
         if self.mask is not None:
             regions, mask_losses = self.mask(features, regions, image_sizes, targets)

@@ -9,16 +9,16 @@ from ..convention import Convention
 
 
 def per_anchor(x: Tensor, values: int) -> Tensor:
-    """Maps ``[N, A * values, H, W]`` as ``[N, H * W * A, values]`` in single precision.
+    """Rearranges feature maps ``[N, A * values, H, W]`` to float32 ``[N, H * W * A, values]``.
 
-    In the order of the anchors. Where sizes are symbols, export takes seconds for each that
-    ``reshape`` has to find.
+    The result is in the order of the anchors. ``reshape`` is avoided: if sizes are symbolic, export
+    takes seconds for each size that ``reshape`` has to infer.
     """
     return x.permute(0, 2, 3, 1).unflatten(3, (-1, values)).flatten(1, 3).float()
 
 
 class CellAnchors(nn.Module):
-    """The anchors of one cell, per level: buffers named 0, 1, 2..."""
+    """Anchors of one cell per level, in buffers named 0, 1, 2..."""
 
     def __init__(self, anchors: Sequence[Tensor]) -> None:
         super().__init__()
@@ -33,17 +33,19 @@ class CellAnchors(nn.Module):
 
 
 class AnchorGenerator(nn.Module):
-    """Anchors at every position of a pyramid. "Faster R-CNN" (Ren et al., 2015), section 3.1.1.
+    """Generates anchors at every position of a feature pyramid.
+
+    "Faster R-CNN" (Ren et al., 2015), section 3.1.1.
 
     Args:
-        sizes: per level the square roots of the anchors' areas, in pixels of the image.
-        aspect_ratios: height over width, on every level.
-        strides: pixels of the image per position, per level.
-        straddle_thresh: in training, anchors that reach more pixels than this beyond the image are
-            left out; negative keeps all.
-        stride_from_size: maps beyond the finest have the stride that follows from their size, the
-            batch's over theirs, rounded down: less than the nominal where a size was odd.
-        convention: sides and order of the anchors of a cell.
+        sizes: per level, the square roots of the anchor areas, in pixels of the image.
+        aspect_ratios: height over width, the same on every level.
+        strides: per level, pixels of the image per position.
+        straddle_thresh: in training, anchors that extend more pixels than this beyond the image are
+            ignored; negative keeps all.
+        stride_from_size: the stride of each coarser level is the padded image size over the size of
+            its feature map, rounded down: less than the nominal stride where a size was odd.
+        convention: determines the sides and the order of a cell's anchors.
     """
 
     def __init__(
@@ -67,14 +69,14 @@ class AnchorGenerator(nn.Module):
         self.stride_from_size = stride_from_size
 
     def num_anchors(self) -> list[int]:
-        """Anchors per position, per level."""
+        """Returns the number of anchors per position, for each level."""
         return [self.cell_anchors[i].size(0) for i in range(len(self.cell_anchors))]
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Per level ``[H * W * A, 4]``: row by row, position by position.
+        """Returns anchors per level, ``[H * W * A, 4]``: row by row, position by position.
 
         Raises:
-            ValueError: another number of levels than of strides.
+            ValueError: the numbers of levels and of strides differ.
         """
         if len(features) != len(self.strides):
             raise ValueError(
@@ -101,7 +103,7 @@ class AnchorGenerator(nn.Module):
         return (shifts + cell).view(-1, 4)
 
     def visible(self, anchors: Tensor, image_size: tuple[int, int]) -> Tensor:
-        """Which anchors take part in training on an image of (height, width): bool ``[N]``."""
+        """Returns which anchors are used on a training image of (height, width): bool ``[N]``."""
         if self.straddle_thresh < 0:
             return torch.ones(anchors.size(0), dtype=torch.bool, device=anchors.device)
         height, width = image_size

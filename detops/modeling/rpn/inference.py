@@ -1,4 +1,4 @@
-"""From objectness and deltas to proposals."""
+"""Selection of proposals from objectness and deltas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ..thinning import first, thin
 
 @dataclass(frozen=True)
 class ProposalSelector:
-    """The best anchors of each level, decoded, cleaned and thinned; see :class:`RPN`."""
+    """Decodes the best anchors of each level, filters them and applies NMS; see :class:`RPN`."""
 
     box_coder: BoxCoder
     pre_nms_top_n: int
@@ -33,13 +33,14 @@ class ProposalSelector:
         anchors: Sequence[Tensor],
         image_sizes: Sequence[tuple[int, int]],
     ) -> list[tuple[Tensor, Tensor]]:
-        """Per level ``[N, A]``, ``[N, A, 4]`` and ``[A, 4]``, to per image ``[n, 4]`` and ``[n]``.
+        """Returns per image boxes ``[n, 4]`` and their logits ``[n]``, best first.
 
-        Boxes and their logits, best first. The counts over all levels are for several.
+        The inputs are ``[N, A]``, ``[N, A, 4]`` and ``[A, 4]`` per level. The limit over all
+        levels applies only if there is more than one.
         """
         parts = []
         for level, (score, delta, anchor) in enumerate(zip(logits, deltas, anchors, strict=True)):
-            # Only what can be chosen is decoded.
+            # Decodes only boxes that can be chosen.
             score, index = score.topk(smaller(self.pre_nms_top_n, score.size(1)), dim=1)
             delta = delta.gather(1, index.unsqueeze(-1).expand(-1, -1, 4))
             parts.append((score, delta, anchor[index], torch.full_like(index, level)))
@@ -65,14 +66,14 @@ class ProposalSelector:
         image_size: tuple[int, int],
         most: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """One image, of ``count`` levels: the ``most`` boxes and scores that stay, best first."""
+        """Returns up to ``most`` boxes and scores of an image with ``count`` levels, best first."""
         boxes = self.convention.clip(boxes, image_size)
         keep = self.convention.large(boxes, self.min_size)
         boxes, scores, levels = boxes[keep], scores[keep], levels[keep]
         keep = thin(boxes, scores, levels, self.nms_thresh)
-        # The family's limit per level is one of the suppression: without it, there is none.
+        # In maskrcnn-benchmark, the limit per level is part of NMS: without NMS, there is none.
         if self.nms_thresh > 0 and self.post_nms_top_n > 0:
-            # Best first: a box's rank on its level is how many of that level came before.
+            # Boxes are sorted: the rank of one is the number of boxes so far on its level.
             level = levels[keep].unsqueeze(1)
             on_level = level == torch.arange(count, device=level.device)
             rank = on_level.cumsum(0).gather(1, level).squeeze(1)

@@ -11,14 +11,14 @@ from ...ops import BoxCoder
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 
-BETA = 1 / 9  # where smooth L1 turns linear
+BETA = 1 / 9  # error at which smooth L1 becomes linear
 
 
 class Sample(NamedTuple):
     """The anchors of a batch that the loss is computed on.
 
-    ``anchors`` int64 ``[K]``, counted through the images; ``labels`` ``[K]``, 1 for an object;
-    ``deltas`` ``[p, 4]``, what the objects' anchors should be moved by, in their order.
+    ``anchors`` are int64 ``[K]``, indices over all images. ``labels`` are ``[K]``, 1 for an object.
+    ``deltas`` are ``[p, 4]``, the regression targets of the objects' anchors, in their order.
     """
 
     anchors: Tensor
@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 class RPNLoss:
-    """Binary cross entropy of the objectness, smooth L1 of the deltas, on sampled anchors."""
+    """Binary cross entropy of the objectness and smooth L1 of the deltas, on sampled anchors."""
 
     def __init__(self, matcher: Matcher, sampler: BalancedSampler, box_coder: BoxCoder) -> None:
         self.matcher = matcher
@@ -37,11 +37,11 @@ class RPNLoss:
     def sample(
         self, anchors: Tensor, visible: list[Tensor], targets: list[dict[str, Any]]
     ) -> Sample:
-        """Draws from each image.
+        """Samples anchors of each image.
 
         Args:
             anchors: ``[A, 4]``.
-            visible: per image bool ``[A]``: the anchors that may be drawn.
+            visible: per image bool ``[A]``: the anchors that may be sampled.
             targets: per image ``boxes`` ``[G, 4]``.
         """
         drawn, labels, deltas = [], [], []
@@ -49,7 +49,7 @@ class RPNLoss:
             boxes = target["boxes"].to(anchors)
             match = self.matcher(boxes, anchors)
             match = torch.where(visible[i], match, -2)
-            # Matched 1, background 0, left out -1: what the sampler reads.
+            # Labels for the sampler: 1 for matched, 0 for background, -1 for ignored anchors.
             eligible = (match >= 0).long() - (match == -2).long()
             object_, background = self.sampler(eligible, target.get("generator"))
             drawn += [object_ + i * anchors.size(0), background + i * anchors.size(0)]
@@ -58,12 +58,12 @@ class RPNLoss:
         return Sample(torch.cat(drawn), torch.cat(labels), torch.cat(deltas))
 
     def __call__(self, logits: Tensor, deltas: Tensor, sample: Sample) -> dict[str, Tensor]:
-        """The two losses, as means over the sample.
+        """Returns the two losses, as means over the sample.
 
         Args:
-            logits: of its anchors, ``[K]``.
-            deltas: of its anchors, ``[K, 4]``.
-            sample: from the batch.
+            logits: ``[K]``, of the sampled anchors.
+            deltas: ``[K, 4]``, of the sampled anchors.
+            sample: from :meth:`sample`.
         """
         count = mean_count(sample.labels.numel(), logits)
         objectness = F.binary_cross_entropy_with_logits(

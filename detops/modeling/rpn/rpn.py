@@ -32,9 +32,9 @@ class RPNHead(nn.Module):
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def forward(self, features: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Per level objectness ``[N, H * W * A]`` and deltas ``[N, H * W * A, 4]``.
+        """Returns per level objectness ``[N, H * W * A]`` and deltas ``[N, H * W * A, 4]``.
 
-        In the order of the anchors; half precision is left here.
+        Both are in float32, in the order of the anchors.
         """
         logits, deltas = [], []
         for x in features:
@@ -44,11 +44,11 @@ class RPNHead(nn.Module):
         return logits, deltas
 
     def at(self, features: Sequence[Tensor], anchors: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of some anchors alone: objectness ``[K]`` and deltas ``[K, 4]``.
+        """Returns objectness ``[K]`` and deltas ``[K, 4]`` of selected anchors only.
 
         Args:
             features: per level ``[N, C, H, W]``.
-            anchors: int64 ``[K]``, counted through all levels of the first image, then the next.
+            anchors: int64 ``[K]``, indices over all levels of the first image, then of the next.
         """
         per_position = self.cls_logits.out_channels
         sizes = [x.shape[-2] * x.shape[-1] * per_position for x in features]
@@ -70,7 +70,7 @@ class RPNHead(nn.Module):
 
 
 def _windows(x: Tensor, image: Tensor, position: Tensor) -> Tensor:
-    """The 3x3 pixels around K positions, zeros outside: ``[N, C, H, W]`` to ``[K, 9, C]``."""
+    """Gathers 3x3 pixels around K positions, zero-padded: ``[N, C, H, W]`` to ``[K, 9, C]``."""
     height, width = x.shape[-2:]
     step = torch.arange(-1, 2, device=x.device)
     row = (position // width).view(-1, 1, 1) + step.view(1, -1, 1)
@@ -78,31 +78,33 @@ def _windows(x: Tensor, image: Tensor, position: Tensor) -> Tensor:
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
     index = (image.view(-1, 1, 1) * height + row) * width + column
-    # Windows overlap: the derivative of an embedding adds in a fixed order, that of x[index] not.
+    # Windows overlap. F.embedding sums their gradients in a fixed order, x[index] does not.
     pixels = F.embedding(index.flatten(1), x.permute(0, 2, 3, 1).flatten(0, 2))
     return pixels * inside.flatten(1).unsqueeze(2)
 
 
 class RPN(nn.Module):
-    """Head, anchors, selection of proposals and loss.
+    """The head, anchors, proposal selection and loss of a region proposal network.
 
-    Pairs are (in training, in inference).
+    Pairs of values are for (training, inference).
 
     Args:
-        anchor_generator: see there.
-        head: maps to objectness and deltas, of all anchors and of some; see :class:`RPNHead`.
-        matcher: anchors to ground truth.
-        sampler: anchors that the loss is computed on.
-        box_coder: meaning of the deltas.
-        pre_nms_top_n: best anchors per level that are decoded.
-        post_nms_top_n: best proposals per level that stay.
-        fpn_post_nms_top_n: best proposals over all levels that stay, if there are several.
-        fpn_post_nms_per_batch: in training, count that over the batch, with the images of all
-            processes, instead of per image.
-        nms_thresh: IoU above which the worse of two proposals of one level falls.
-        min_size: shortest side, in pixels, of a proposal.
-        final: nothing comes behind: proposals are given as detections.
-        convention: how proposals are clipped.
+        anchor_generator: see :class:`AnchorGenerator`.
+        head: maps levels to objectness and deltas, of all anchors or of selected ones; see
+            :class:`RPNHead`.
+        matcher: assigns ground truth to anchors.
+        sampler: selects the anchors that the loss is computed on.
+        box_coder: encodes and decodes the deltas.
+        pre_nms_top_n: number of best anchors per level that are decoded.
+        post_nms_top_n: number of best proposals per level that are kept.
+        fpn_post_nms_top_n: number of best proposals over all levels that are kept, if there are
+            several levels.
+        fpn_post_nms_per_batch: in training, apply that limit to the batch, including the images of
+            all processes, instead of to each image.
+        nms_thresh: IoU above which the lower-scoring of two proposals on one level is removed.
+        min_size: minimum side of a proposal, in pixels.
+        final: no heads follow, so proposals are returned as detections.
+        convention: determines how proposals are clipped.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class RPN(nn.Module):
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
     ) -> tuple[list[Any], dict[str, Tensor]]:
-        """Proposals of each image, and in training the losses.
+        """Returns the proposals of each image, and in training the losses.
 
         Args:
             features: per level ``[N, C, H, W]``.
@@ -155,9 +157,9 @@ class RPN(nn.Module):
             targets: in training, per image at least ``boxes`` ``[G, 4]``.
 
         Returns:
-            per image ``[n, 4]``, best first, without gradient; losses by name. If ``final``, per
+            Per image ``[n, 4]``, best first, without gradient; losses by name. If ``final``, per
             image ``boxes`` ``[n, 4]``, ``labels`` ``[n]``, all 1, and ``scores`` ``[n]``, the
-            objectness in 0..1; in training none, for the losses do without.
+            objectness in 0..1. In training that list is empty: the losses do not need it.
         """
         anchors = self.anchor_generator(features)
         proposals = []
@@ -172,7 +174,7 @@ class RPN(nn.Module):
             raise ValueError("RPN: targets are needed in training, got None")
         every = torch.cat(anchors)
         visible = [self.anchor_generator.visible(every, size) for size in image_sizes]
-        # The loss is defined on a few hundred anchors: there alone gradients are computed.
+        # The loss uses a few hundred anchors: gradients are computed only for these.
         sample = self.loss.sample(every, visible, targets)
         sampled_logits, sampled_deltas = self.head.at(features, sample.anchors)
         losses = self.loss(sampled_logits, sampled_deltas, sample)

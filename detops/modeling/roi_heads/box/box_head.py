@@ -13,19 +13,19 @@ from .loss import BoxLoss
 
 
 class BoxHead(nn.Module):
-    """Feature extractor, predictor, post-processor and loss.
+    """The feature extractor, predictor, post-processor and loss of the box head.
 
     Args:
-        feature_extractor: levels and boxes to feature vectors.
-        predictor: feature vectors to logits and deltas.
-        box_coder: meaning of the deltas.
-        matcher: proposals to ground truth.
-        sampler: proposals that the loss is computed on.
-        score_thresh: lowest score of a detection.
-        nms_thresh: IoU above which the worse of two detections of one class falls.
-        detections_per_img: most detections of an image.
+        feature_extractor: maps levels and boxes to feature vectors.
+        predictor: maps feature vectors to logits and deltas.
+        box_coder: encodes and decodes the deltas.
+        matcher: assigns ground truth to proposals.
+        sampler: selects the proposals that the loss is computed on.
+        score_thresh: score that a detection must exceed.
+        nms_thresh: IoU above which the lower-scoring of two detections of one class is removed.
+        detections_per_img: maximum number of detections of an image.
         class_agnostic: all classes share the deltas.
-        convention: how detections are clipped.
+        convention: determines how detections are clipped.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class BoxHead(nn.Module):
         targets: list[dict[str, Tensor]] | None = None,
         more: list[list[Candidates]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Detections of each image in inference; in training, losses and the positive samples.
+        """Returns detections of each image in inference, losses and positive samples in training.
 
         Args:
             features: per level ``[N, C, H, W]``.
             proposals: per image ``[n, 4]``.
             image_sizes: (height, width) of each image inside the batch.
             targets: in training, per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``.
-            more: in inference, per image what other views of it gave.
+            more: in inference, per image the candidates from other views.
 
         Returns:
-            per image what the other heads work on: in inference ``boxes``, ``labels``, ``scores``;
+            Per image the input of the other heads: in inference ``boxes``, ``labels``, ``scores``;
             in training ``boxes`` ``[p, 4]``, ``labels`` ``[p]``, ``truth`` ``[p]`` (the index of
             the ground truth) and ``features`` ``[p, ...]`` of the positive samples.
         """
@@ -85,6 +85,6 @@ class BoxHead(nn.Module):
         return positives, self.loss(logits, deltas, sampled)
 
     def candidates(self, features: Sequence[Tensor], proposals: list[Tensor]) -> list[Candidates]:
-        """Per image the boxes and scores that inference chooses from."""
+        """Returns per image the boxes and scores that inference chooses from."""
         logits, deltas = self.predictor(self.feature_extractor(features, proposals))
         return self.post_processor.candidates(logits, deltas, proposals)

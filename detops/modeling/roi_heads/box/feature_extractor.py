@@ -1,4 +1,4 @@
-"""From boxes to features."""
+"""Feature extractors of the box head."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from ...poolers import Pooler
 
 
 def _linear(inputs: int, outputs: int, norm: Norm | None = None) -> nn.Module:
-    """A linear layer; with a normalisation, both in a row and no bias."""
+    """Builds a linear layer, with a bias or followed by ``norm``."""
     layer = nn.Linear(inputs, outputs, bias=norm is None)
     nn.init.kaiming_uniform_(layer.weight, a=1)
     if norm is not None:
@@ -25,10 +25,10 @@ class ResNet50Conv5ROIFeatureExtractor(nn.Module):
     """Pooling and the body's last stage: "Deep Residual Learning" (He et al., 2015), appendix A.
 
     Args:
-        pooler: from levels and boxes to maps.
-        head: the stage.
-        stride: by which it makes the maps smaller.
-        out_channels: its channels.
+        pooler: maps levels and boxes to feature maps.
+        head: the last stage.
+        stride: stride of the last stage.
+        out_channels: output channels of the last stage.
     """
 
     def __init__(self, *, pooler: Pooler, head: nn.Module, stride: int, out_channels: int) -> None:
@@ -39,7 +39,7 @@ class ResNet50Conv5ROIFeatureExtractor(nn.Module):
         self.resolution = -(-pooler.output_size // stride)
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
-        """Levels and per image ``[L, 4]``, to ``[K, out_channels, resolution, resolution]``."""
+        """Maps levels and boxes ``[L, 4]`` to ``[K, out_channels, resolution, resolution]``."""
         return self.head(self.pooler(features, boxes))
 
 
@@ -47,10 +47,10 @@ class FPN2MLPFeatureExtractor(nn.Module):
     """Pooling and two fully connected layers: "Feature Pyramid Networks", section 4.2.
 
     Args:
-        in_channels: of the levels.
-        pooler: from levels and boxes to maps.
-        hidden_features: of both layers.
-        norm: normalisation behind each layer, in place of a bias.
+        in_channels: channels of the levels.
+        pooler: maps levels and boxes to feature maps.
+        hidden_features: outputs of both layers.
+        norm: normalisation after each layer, instead of a bias.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class FPN2MLPFeatureExtractor(nn.Module):
         self.out_channels = hidden_features
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
-        """Levels and per image ``[L, 4]``, to ``[K, hidden_features]``."""
+        """Maps levels and boxes, per image ``[L, 4]``, to ``[K, hidden_features]``."""
         x = self.pooler(features, boxes)
         x = self.fc6(x if isinstance(self.fc6, PackedLinear) else flatten(x))
         return F.relu_(self.fc7(F.relu_(x)))
@@ -73,13 +73,13 @@ class FPNXconv1fcFeatureExtractor(nn.Module):
     """Pooling, 3x3 convolutions, one fully connected layer: "Group Normalization", section 4.2.
 
     Args:
-        in_channels: of the levels.
-        pooler: from levels and boxes to maps.
-        conv_channels: of every convolution.
-        num_convs: how many there are.
-        hidden_features: of the fully connected layer.
-        dilation: of every convolution.
-        norm: normalisation behind each convolution, in place of a bias.
+        in_channels: channels of the levels.
+        pooler: maps levels and boxes to feature maps.
+        conv_channels: output channels of every convolution.
+        num_convs: number of convolutions.
+        hidden_features: outputs of the fully connected layer.
+        dilation: dilation of every convolution.
+        norm: normalisation after each convolution, instead of a bias.
     """
 
     def __init__(
@@ -113,6 +113,6 @@ class FPNXconv1fcFeatureExtractor(nn.Module):
         self.out_channels = hidden_features
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
-        """Levels and per image ``[L, 4]``, to ``[K, hidden_features]``."""
+        """Maps levels and boxes, per image ``[L, 4]``, to ``[K, hidden_features]``."""
         x = self.xconvs(self.pooler(features, boxes))
         return F.relu_(self.fc6(flatten(x)))

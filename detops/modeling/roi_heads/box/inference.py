@@ -1,4 +1,4 @@
-"""From class scores and deltas to detections."""
+"""Selection of detections from class scores and deltas."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from ...thinning import thin
 
 
 class Candidates(NamedTuple):
-    """Of each proposal and class but the background ``boxes`` ``[L, C - 1, 4]`` and ``scores``."""
+    """``boxes`` ``[L, C - 1, 4]`` and ``scores`` of each proposal and class except background."""
 
     boxes: Tensor
     scores: Tensor
@@ -36,14 +36,14 @@ class BoxPostProcessor:
         image_sizes: list[tuple[int, int]],
         more: list[list[Candidates]] | None = None,
     ) -> list[dict[str, Tensor]]:
-        """Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` from 1, ``scores``, best first.
+        """Returns per image ``boxes`` ``[n, 4]``, ``labels`` from 1 and ``scores``, best first.
 
         Args:
-            logits: ``[K, C]``, all images' proposals in order.
+            logits: ``[K, C]``, proposals of all images in order.
             deltas: ``[K, 4 C]``, or ``[K, 8]`` if all classes share them.
             proposals: per image ``[L, 4]``.
             image_sizes: (height, width) of each image.
-            more: per image what else is to be thinned together with its own.
+            more: per image further candidates, which go through NMS together with its own.
         """
         found = self.candidates(logits, deltas, proposals)
         if more is not None:
@@ -56,18 +56,18 @@ class BoxPostProcessor:
     def candidates(
         self, logits: Tensor, deltas: Tensor, proposals: list[Tensor]
     ) -> list[Candidates]:
-        """Per image all boxes that there are to choose from, neither clipped nor thinned."""
+        """Returns per image all boxes to choose from, before clipping and NMS."""
         counts = [p.size(0) for p in proposals]
         # unflatten, not view: with no proposals a -1 would be ambiguous.
         boxes = self.box_coder.decode(deltas, torch.cat(proposals))
         boxes = boxes.unflatten(1, (boxes.size(1) // 4, 4))
-        # The background's columns are dropped; shared deltas serve every class.
+        # Drops the columns of the background; every class uses shared deltas.
         boxes = boxes[:, 1:].expand(-1, logits.size(1) - 1, -1)
         scores = logits.softmax(dim=1)[:, 1:]
         return list(map(Candidates, boxes.split(counts), scores.split(counts)))
 
     def _image(self, boxes: Tensor, scores: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        # NaN scores fail the comparison, and NaN boxes must not become detections either.
+        # NaN scores fail the comparison. remove_small_boxes drops NaN boxes.
         proposal, cls = torch.nonzero(scores > self.score_thresh, as_tuple=True)
         chosen = self.convention.clip(boxes[proposal, cls], size)
         score, label = scores[proposal, cls], cls + 1

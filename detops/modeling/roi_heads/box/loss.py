@@ -13,10 +13,11 @@ from ...matcher import Matcher
 
 
 class Sampled(NamedTuple):
-    """Proposals of one image drawn for training, positives first.
+    """Proposals of one image sampled for training, positives first.
 
-    ``boxes`` ``[n, 4]``; ``labels`` int64 ``[n]``, 0 for background; ``matched`` ``[p, 4]``, the
-    ground truth of the positives; ``truth`` int64 ``[p]``, its index among the targets.
+    ``boxes`` are ``[n, 4]``; ``labels`` are int64 ``[n]``, 0 for background. ``matched``
+    ``[p, 4]`` is the ground truth of the positives; ``truth`` is int64 ``[p]``, its index among the
+    targets.
     """
 
     boxes: Tensor
@@ -25,7 +26,7 @@ class Sampled(NamedTuple):
     truth: Tensor
 
     def positives(self, features: Tensor) -> dict[str, Tensor]:
-        """What the other heads are trained on; ``features`` ``[n, ...]`` are the box head's."""
+        """Returns what other heads train on; ``features`` ``[n, ...]`` are the box head's."""
         p = len(self.truth)
         return {
             "boxes": self.boxes[:p],
@@ -36,7 +37,7 @@ class Sampled(NamedTuple):
 
 
 class BoxLoss:
-    """Cross entropy of the classes, smooth L1 of the deltas of the true class."""
+    """Cross entropy of the classes, and smooth L1 of the deltas of the true class."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class BoxLoss:
 
     @torch.no_grad()
     def sample(self, proposals: Tensor, target: dict[str, Any]) -> Sampled:
-        """Draws from proposals ``[n, 4]`` and the ground truth itself."""
+        """Samples from proposals ``[n, 4]`` and the ground truth itself."""
         truth = target["boxes"].to(proposals)
         boxes = torch.cat([proposals, truth])
         match = self.matcher(truth, boxes)
@@ -68,12 +69,12 @@ class BoxLoss:
         )
 
     def __call__(self, logits: Tensor, deltas: Tensor, sampled: list[Sampled]) -> dict[str, Tensor]:
-        """The two losses, as means over all drawn proposals.
+        """Returns the two losses, as means over all sampled proposals.
 
         Args:
-            logits: ``[K, C]``, all images' samples in order.
+            logits: ``[K, C]``, samples of all images in order.
             deltas: ``[K, 4 C]``.
-            sampled: per image.
+            sampled: samples of each image.
         """
         labels = torch.cat([s.labels for s in sampled])
         count = mean_count(labels.numel(), logits)

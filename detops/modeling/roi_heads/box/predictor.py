@@ -1,14 +1,18 @@
-"""From features to class scores and box deltas."""
+"""Predictor of class scores and box deltas."""
 
 from torch import Tensor, nn
 
 from ...registry import ROI_BOX_PREDICTOR
 
 
-# The family's two differ only in what they are fed with: maps of a C4 head, vectors.
+# The two predictors of maskrcnn-benchmark differ only in their input: feature maps of a C4 head, or
+# vectors.
 @ROI_BOX_PREDICTOR.register("FastRCNNPredictor", "FPNPredictor")
 class BoxPredictor(nn.Module):
-    """Two linear layers. Class 0 is background; class-agnostic deltas are background and rest."""
+    """Two linear layers, for class scores and box deltas.
+
+    Class 0 is background. Class-agnostic deltas are those of background and of all other classes.
+    """
 
     def __init__(self, in_channels: int, num_classes: int, class_agnostic: bool = False) -> None:
         super().__init__()
@@ -20,9 +24,9 @@ class BoxPredictor(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``[K, F]`` to logits ``[K, C]`` and deltas ``[K, 4 C]``; half precision is left here.
+        """Maps ``[K, F]`` to logits ``[K, C]`` and deltas ``[K, 4 C]``, both in float32.
 
-        Maps ``[K, F, h, w]`` are averaged.
+        Feature maps ``[K, F, h, w]`` are averaged.
         """
         if x.dim() == 4:
             x = x.mean((2, 3))

@@ -1,9 +1,9 @@
-"""From boxes to feature maps."""
+"""Feature extractor of the keypoint head."""
 
 from ..conv_stack import ConvStack
 
 
 class KeypointRCNNFeatureExtractor(ConvStack):
-    """``conv_fcn1``, ``conv_fcn2``...: "Mask R-CNN" (He et al., 2017), section 5."""
+    """Convolutions ``conv_fcn1``...: "Mask R-CNN" (He et al., 2017), section 5."""
 
     prefix = "conv_fcn"

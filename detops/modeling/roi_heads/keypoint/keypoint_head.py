@@ -13,15 +13,15 @@ Regions = list[dict[str, Tensor]]
 
 
 class KeypointHead(nn.Module):
-    """Feature extractor, predictor and loss.
+    """The feature extractor, predictor and loss of the keypoint head.
 
     Args:
-        feature_extractor: levels and boxes to feature maps.
-        predictor: feature maps to a heat map per keypoint.
-        resolution: cells a side of the heat maps.
-        share_box_features: the feature extractor is the box head's: in training, its results are
-            taken over.
-        convention: what of a box a heat map covers.
+        feature_extractor: maps levels and boxes to feature maps.
+        predictor: maps feature maps to one heat map per keypoint.
+        resolution: cells per side of the heat maps.
+        share_box_features: the feature extractor is the box head's, whose results are reused in
+            training.
+        convention: determines which part of a box a heat map covers.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class KeypointHead(nn.Module):
         regions: Regions,
         targets: list[dict[str, Tensor]] | None = None,
     ) -> tuple[Regions, dict[str, Tensor]]:
-        """Adds keypoints in inference, gives the loss in training.
+        """Adds keypoints in inference, computes the loss in training.
 
         Args:
             features: per level ``[N, C, H, W]``.
-            regions: what the box head gives, of each image.
+            regions: results of the box head for each image.
             targets: in training, per image ``keypoints`` ``[G, n, 3]`` in pixels of the batch.
 
         Returns:
-            the regions, in inference with ``keypoints`` ``[K, n, 3]`` as (x, y, 1) and
+            The regions, in inference with ``keypoints`` ``[K, n, 3]`` as (x, y, 1) and
             ``keypoints_scores`` ``[K, n]``, logits; losses by name.
         """
         if not self.training:
@@ -72,7 +72,7 @@ class KeypointHead(nn.Module):
             keypoint_cells(t["keypoints"].to(r["boxes"])[r["truth"]], r["boxes"], self.resolution)
             for r, t in zip(regions, targets, strict=True)
         ]
-        # Boxes that show no keypoint have no part in the loss.
+        # Boxes without a visible keypoint do not contribute to the loss.
         telling = [(c != NOWHERE).any(dim=1) for c in cells]
         if self.share_box_features:
             x = torch.cat([r["features"][t] for r, t in zip(regions, telling, strict=True)])

@@ -11,15 +11,15 @@ NOWHERE = -1
 
 @torch.no_grad()
 def keypoint_cells(keypoints: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """The cell of its box's heat map that each keypoint lies in.
+    """Finds the cell of the box's heat map that contains each keypoint.
 
     Args:
-        keypoints: ``[p, n, 3]`` as (x, y, visibility); not positive: not labelled.
+        keypoints: ``[p, n, 3]`` as (x, y, visibility); a visibility <= 0 means unlabelled.
         boxes: ``[p, 4]``.
-        size: cells a side.
+        size: cells per side.
 
     Returns:
-        int64 ``[p, n]``, row by row; -1 for a keypoint outside the box or not labelled.
+        int64 ``[p, n]``, row-major indices; -1 for a keypoint outside the box or unlabelled.
     """
     low, high = boxes[:, None, :2], boxes[:, None, 2:]
     point, visible = keypoints[..., :2], keypoints[..., 2] > 0
@@ -30,7 +30,7 @@ def keypoint_cells(keypoints: Tensor, boxes: Tensor, size: int) -> Tensor:
 
 
 def keypoint_loss(logits: Tensor, cells: Tensor) -> Tensor:
-    """Cross entropy over the cells of a heat map, as a mean over the keypoints; 0 without any.
+    """Returns the cross entropy over heat map cells, averaged over keypoints; 0 without any.
 
     Args:
         logits: ``[p, n, M, M]``.

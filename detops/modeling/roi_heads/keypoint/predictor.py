@@ -1,4 +1,4 @@
-"""From feature maps to heat maps."""
+"""Predictor of the keypoint head."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -8,7 +8,7 @@ from ...registry import ROI_KEYPOINT_PREDICTOR
 
 @ROI_KEYPOINT_PREDICTOR.register("KeypointRCNNPredictor")
 class KeypointRCNNPredictor(nn.Module):
-    """A transposed convolution and a bilinear enlargement, each to twice the size.
+    """A transposed convolution and bilinear upsampling, each to twice the size.
 
     "Mask R-CNN" (He et al., 2017), section 5.
     """
@@ -24,6 +24,6 @@ class KeypointRCNNPredictor(nn.Module):
         nn.init.zeros_(self.kps_score_lowres.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[K, C, M, M]`` to logits ``[K, n, 4 M, 4 M]``; half precision is left here."""
+        """Maps ``[K, C, M, M]`` to float32 logits ``[K, n, 4 M, 4 M]``."""
         x = self.kps_score_lowres(x).float()
         return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)

@@ -12,17 +12,17 @@ Regions = list[dict[str, Tensor]]
 
 @torch.no_grad()
 def crop_masks(masks: Tensor, truth: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """What a mask head should answer: each box's part of its mask, stretched to a square.
+    """Computes the targets of a mask head: the mask inside each box, resized to a square.
 
-    A cell holds the share of it that the mask covers. Not thresholded: cross entropy takes shares,
-    and they tell where in a cell the border runs. Pixel x reaches from x to x + 1, as it does for
-    :func:`~detops.paste_masks_in_image`, the way back.
+    A cell holds the fraction of its area that the mask covers. Fractions are not thresholded: cross
+    entropy accepts them, and they encode where the border crosses a cell. Pixel x extends from x to
+    x + 1, as in the inverse, :func:`~detops.paste_masks_in_image`.
 
     Args:
-        masks: ``[G, h, w]``, not zero inside.
-        truth: int64 ``[p]``, each box's mask.
+        masks: ``[G, h, w]``, nonzero inside.
+        truth: int64 ``[p]``, index of each box's mask.
         boxes: ``[p, 4]`` in pixels of the masks.
-        size: cells a side.
+        size: cells per side.
 
     Returns:
         float32 ``[p, size, size]``.
@@ -38,14 +38,14 @@ def mask_loss(
     image_sizes: list[tuple[int, int]],
     targets: list[dict[str, Tensor]],
 ) -> Tensor:
-    """Binary cross entropy of the true class's mask, as a mean over all cells; 0 without any.
+    """Returns the mean binary cross entropy over all cells of true-class masks; 0 without any.
 
     Args:
-        logits: ``[K, M, M]``, of all images' positives in order, each of its class.
+        logits: ``[K, M, M]``, positives of all images in order, each for its class.
         positives: per image ``boxes`` ``[p, 4]`` and ``truth`` ``[p]``.
         image_sizes: (height, width) of each image inside the batch.
-        targets: per image ``masks`` ``[G, h, w]``, of any size: the boxes are carried over, so
-            that masks need not be resized with their image.
+        targets: per image ``masks`` ``[G, h, w]``, of any size: boxes are scaled to them, so masks
+            need not be resized with their image.
     """
     wanted = []
     for region, (height, width), target in zip(positives, image_sizes, targets, strict=True):

@@ -9,13 +9,13 @@ from .loss import Regions, mask_loss
 
 
 class MaskHead(nn.Module):
-    """Feature extractor, predictor and loss.
+    """The feature extractor, predictor and loss of the mask head.
 
     Args:
-        feature_extractor: levels and boxes to feature maps.
-        predictor: feature maps and labels to a mask each.
-        share_box_features: the feature extractor is the box head's: in training, its results are
-            taken over.
+        feature_extractor: maps levels and boxes to feature maps.
+        predictor: maps feature maps and labels to one mask each.
+        share_box_features: the feature extractor is the box head's, whose results are reused in
+            training.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class MaskHead(nn.Module):
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
     ) -> tuple[Regions, dict[str, Tensor]]:
-        """Adds ``masks`` in inference, gives the loss in training.
+        """Adds ``masks`` in inference, computes the loss in training.
 
         Args:
             features: per level ``[N, C, H, W]``.
-            regions: what the box head gives, of each image.
+            regions: results of the box head for each image.
             image_sizes: (height, width) of each image inside the batch.
             targets: in training, per image ``masks`` ``[G, h, w]``.
 
         Returns:
-            the regions, in inference with ``masks`` ``[K, 1, M, M]``: probabilities in each box, of
-            its label; losses by name.
+            The regions, in inference with ``masks`` ``[K, 1, M, M]``, probabilities inside each box
+            for its label; losses by name.
         """
         if self.training and self.share_box_features:
             x = torch.cat([r["features"] for r in regions])

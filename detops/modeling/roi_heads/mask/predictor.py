@@ -1,4 +1,4 @@
-"""From feature maps to masks."""
+"""Predictors of the mask head."""
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,10 @@ from ...registry import ROI_MASK_PREDICTOR
 
 
 class MaskLogits(nn.Conv2d):
-    """A 1x1 convolution to one channel per class, of which only the asked one is computed.
+    """A 1x1 convolution with one channel per class that computes only the requested class.
 
-    "Mask R-CNN" (He et al., 2017), section 3: the loss, and in inference the result, is defined on
-    the mask of one class alone. With COCO's 81 classes, 80 would be computed to be thrown away.
+    "Mask R-CNN" (He et al., 2017), section 3: the loss, and the result in inference, use the mask
+    of one class only. With the 81 classes of COCO, 80 masks would be computed and discarded.
     """
 
     def __init__(self, in_channels: int, num_classes: int) -> None:
@@ -22,12 +22,12 @@ class MaskLogits(nn.Conv2d):
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
-        """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, M, M]``."""
+        """Maps ``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, M, M]``."""
         weight = self.weight.flatten(1)[labels].unsqueeze(2)
-        # Pixel by pixel, as they are in channels_last, and then their gradients.
+        # Pixel by pixel, the order of channels_last; the gradients are in channels_last, too.
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)
         logits = torch.bmm(pixels, weight) + self.bias[labels].view(-1, 1, 1)  # type: ignore[index]
-        # Half precision is left here.
+        # float32 from here on, also under autocast.
         return logits.float().squeeze(2).unflatten(1, x.shape[2:])
 
 
@@ -36,9 +36,9 @@ class MaskRCNNC4Predictor(nn.Module):
     """A transposed convolution to twice the size, then logits.
 
     Args:
-        in_channels: of the maps.
-        num_classes: background included.
-        hidden_channels: between the two.
+        in_channels: channels of the feature maps.
+        num_classes: number of classes, including background.
+        hidden_channels: channels between the two layers.
     """
 
     scale = 2
@@ -51,7 +51,7 @@ class MaskRCNNC4Predictor(nn.Module):
         self.mask_fcn_logits = MaskLogits(hidden_channels, num_classes)
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, 2 M, 2 M]``."""
+        """Maps ``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, 2 M, 2 M]``."""
         pixels = deconv2d(self.conv5_mask, x)
         if pixels is None:
             return self.mask_fcn_logits(F.relu_(self.conv5_mask(x)), labels)
@@ -60,7 +60,7 @@ class MaskRCNNC4Predictor(nn.Module):
 
 @ROI_MASK_PREDICTOR.register("MaskRCNNConv1x1Predictor")
 class MaskRCNNConv1x1Predictor(nn.Module):
-    """Logits alone; see :class:`MaskRCNNC4Predictor`, whose ``hidden_channels`` are not used."""
+    """Logits only, as in :class:`MaskRCNNC4Predictor`; ``hidden_channels`` is ignored."""
 
     scale = 1
 
@@ -69,5 +69,5 @@ class MaskRCNNConv1x1Predictor(nn.Module):
         self.mask_fcn_logits = MaskLogits(in_channels, num_classes)
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, M, M]``."""
+        """Maps ``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, M, M]``."""
         return self.mask_fcn_logits(x, labels)

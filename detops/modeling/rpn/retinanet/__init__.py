@@ -1,4 +1,4 @@
-"""RetinaNet: a one-stage detector in the place of the region proposal network."""
+"""RetinaNet: a one-stage detector in place of the region proposal network."""
 
 from .retinanet import RetinaNet, RetinaNetHead
 

@@ -1,4 +1,4 @@
-"""From class logits and deltas of all anchors to detections."""
+"""Selection of detections from class logits and deltas of all anchors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ...thinning import thin
 
 @dataclass(frozen=True)
 class RetinaNetPostProcessor:
-    """The best of each level, decoded, thinned within each class, and the best of those.
+    """Decodes the best boxes of each level, applies NMS within each class, and keeps the best.
 
     "Focal Loss for Dense Object Detection" (Lin et al., 2017), section 4.1, inference.
     """
@@ -34,7 +34,7 @@ class RetinaNetPostProcessor:
         anchors: Sequence[Tensor],
         image_sizes: Sequence[tuple[int, int]],
     ) -> list[dict[str, Tensor]]:
-        """Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` from 1, ``scores``, best first.
+        """Returns per image ``boxes`` ``[n, 4]``, ``labels`` from 1 and ``scores``, best first.
 
         Args:
             logits: per level ``[N, A, C]``.
@@ -64,20 +64,20 @@ class RetinaNetPostProcessor:
         return boxes, scores, index % logits.size(1) + 1
 
     def _rows(self, logits: Tensor) -> Tensor:
-        """The anchors that may have one of the best scores.
+        """Returns the anchors that may have one of the best scores.
 
-        The best k of all scores belong to the k anchors whose best class is highest. There are
-        millions of scores: those of the other anchors need not be made.
+        The best k of all scores belong to the k anchors with the highest best class. There are
+        millions of scores; those of the other anchors need not be computed.
         """
         best = logits.amax(1)
         count = self.pre_nms_top_n
-        # NaN comes before all numbers, and must take none of their places.
+        # topk sorts NaN first: each NaN needs a further place.
         if not is_compiling():
             count += int(best.isnan().sum())
         return best.topk(smaller(count, best.size(0)), sorted=False).indices.sort().values
 
     def _thin(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        # All that this removes are boxes with NaN.
+        # Removes only boxes with NaN.
         solid = remove_small_boxes(boxes, 0)
         boxes, scores, labels = boxes[solid], scores[solid], labels[solid]
         keep = thin(boxes, scores, labels, self.nms_thresh, self.detections_per_img)

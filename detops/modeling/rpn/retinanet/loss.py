@@ -14,15 +14,15 @@ from ...matcher import BETWEEN, Matcher
 
 @dataclass(frozen=True)
 class RetinaNetLoss:
-    """Focal loss of the classes over all anchors, smooth L1 of the deltas of the matched ones.
+    """Focal loss of the classes over all anchors, and smooth L1 of the deltas of matched anchors.
 
     Args:
-        matcher: anchors to ground truth.
-        box_coder: meaning of the deltas.
-        alpha: weight of what is there, 1 - alpha of what is not.
+        matcher: assigns ground truth to anchors.
+        box_coder: encodes the deltas.
+        alpha: weight of the true class; other classes have weight 1 - alpha.
         gamma: the focusing exponent.
-        beta: where smooth L1 turns linear.
-        regress_norm: the loss of the deltas is divided by it.
+        beta: error at which smooth L1 becomes linear.
+        regress_norm: divisor of the loss of the deltas.
     """
 
     matcher: Matcher
@@ -40,13 +40,13 @@ class RetinaNetLoss:
         visible: list[Tensor],
         targets: list[dict[str, Tensor]],
     ) -> dict[str, Tensor]:
-        """The two losses, per matched anchor of the batch.
+        """Returns the two losses, divided by the number of matched anchors of the batch.
 
         Args:
             logits: per level ``[N, A, C]``.
             deltas: per level ``[N, A, 4]``.
             anchors: of all levels ``[sum of A, 4]``.
-            visible: per image bool ``[sum of A]``: the anchors that take part.
+            visible: per image bool ``[sum of A]``: the anchors that are used.
             targets: per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``, from 1.
         """
         labels, positive, wanted = [], [], []
@@ -56,7 +56,7 @@ class RetinaNetLoss:
             match = torch.where(visible[i], match, BETWEEN)
             matched = torch.nonzero(match >= 0).squeeze(1)
             truth = match[matched]
-            # 0 for background, -1 for what takes no part.
+            # 0 for background, -1 for ignored anchors.
             label = -(match == BETWEEN).long()
             label[matched] = target["labels"][truth]
             labels.append(label)
@@ -71,14 +71,14 @@ class RetinaNetLoss:
         )
         classification = self._classification(logits, torch.stack(labels))
         return {
-            # The number of images keeps it finite where nothing is matched, as in the family.
+            # Adding the number of images keeps it finite without matches, as in maskrcnn-benchmark.
             "loss_retina_cls": classification / mean_count(found.numel() + len(targets), anchors),
             "loss_retina_reg": regression
             / (mean_count(found.numel(), anchors) * self.regress_norm),
         }
 
     def _classification(self, logits: Sequence[Tensor], labels: Tensor) -> Tensor:
-        """A sum over the levels, whose logits are too large to be put together."""
+        """Sums the loss level by level: the logits are too large to be concatenated."""
         total = logits[0].new_zeros(())
         sizes = [level.size(1) for level in logits]
         for level, label in zip(logits, labels.split(sizes, dim=1), strict=True):

@@ -25,21 +25,21 @@ def _tower(channels: int, depth: int) -> nn.Sequential:
 
 
 def _climb(tower: nn.Sequential, x: Tensor) -> Tensor:
-    """``tower(x)``, each convolution with its rectifier in one."""
+    """Computes ``tower(x)``, with each convolution and its ReLU fused."""
     for i in range(0, len(tower), 2):
         x = conv2d(tower[i], x, relu=True)
     return x
 
 
 class RetinaNetHead(nn.Module):
-    """Two towers of 3x3 convolutions that all levels share: classes, and box deltas.
+    """Two towers of 3x3 convolutions, for classes and box deltas, shared by all levels.
 
     Args:
-        in_channels: of every level.
-        num_anchors: per position.
-        num_classes: without background.
+        in_channels: channels of every level.
+        num_anchors: anchors per position.
+        num_classes: number of classes, without background.
         num_convs: depth of the towers.
-        prior_prob: what the score of every class is at first, section 4.1 of the paper.
+        prior_prob: initial score of every class, section 4.1 of the paper.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class RetinaNetHead(nn.Module):
         nn.init.constant_(self.cls_logits.bias, math.log(prior_prob / (1 - prior_prob)))  # type: ignore[arg-type]
 
     def forward(self, features: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Per level logits ``[N, H * W * A, C]`` and deltas ``[N, H * W * A, 4]``.
+        """Returns per level logits ``[N, H * W * A, C]`` and deltas ``[N, H * W * A, 4]``.
 
-        In the order of the anchors; half precision is left here.
+        Both are in float32, in the order of the anchors.
         """
         logits, deltas = [], []
         for x in features:
@@ -78,13 +78,13 @@ class RetinaNetHead(nn.Module):
 
 
 class RetinaNet(nn.Module):
-    """Anchors, head, selection of detections and loss.
+    """The anchors, head, post-processor and loss of a RetinaNet.
 
     Args:
-        anchor_generator: see there.
-        head: maps to logits and deltas.
-        loss: see there.
-        post_processor: see there.
+        anchor_generator: see :class:`~detops.modeling.rpn.AnchorGenerator`.
+        head: maps levels to logits and deltas.
+        loss: see :class:`RetinaNetLoss`.
+        post_processor: see :class:`RetinaNetPostProcessor`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RetinaNet(nn.Module):
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Detections of each image in inference, losses in training.
+        """Returns the detections of each image in inference, the losses in training.
 
         Args:
             features: per level ``[N, C, H, W]``.
@@ -115,11 +115,11 @@ class RetinaNet(nn.Module):
             targets: in training, per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``.
 
         Returns:
-            per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` and ``scores`` ``[n]``, best first;
+            Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` and ``scores`` ``[n]``, best first;
             losses by name.
 
         Raises:
-            ValueError: no targets in training.
+            ValueError: targets are missing in training.
         """
         logits, deltas = self.head(features)
         anchors = self.anchor_generator(features)
