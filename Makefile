@@ -1,31 +1,35 @@
-# make demo    set up, detect tree crowns in a photograph, compare the ops with torchvision's
-# make test    set up, run the tests that show whether a change is right
-# make test-quick   the quick ones of them, on the processor's own instruction set
-# make test-all     every test, as before a release
-# make durations    seconds per test file and the slowest tests, in build/durations.md; MARK="not slow"
-# make planted      does `make test` find the bugs of tests/support/planted/bugs.py? BUGS="parts of names"
-# make peers   the packages that tests of detops.compat run unchanged: mmdet, transformers, ultralytics
-# make lint    formatting, lint and types
-# make bench   benchmarks against other libraries: benchmarks/results, docs/performance.md
-# make docs    the tutorial and the ops' documentation, in build/docs
-# make stub    detops/_C.pyi, from the contracts; make header: the C++ functions
-# make wheel   dist/: one wheel for every Python in PYTHONS and every PyTorch, with CUDA kernels for
-#              ARCHS if there is a toolkit (CUDA=0 without), and the demonstration's files
-# make symbols what the libraries in that wheel ask of PyTorch and the system
-# make wheel-check  that wheel in a fresh environment per line of WHEEL_CHECKS; 5 GB of PyTorch each
-# make source-check  detops from source, as pip installs it, per line of SOURCE_CHECKS
-# make sanitize      the tests on a build that checks every memory access; takes a while
-# make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build;
-#                    FILES=1 of damaged files for every loader
-# make coverage      the lines of the CPU half that those cases reach
-# make large         maps, boxes and results of more than 2^31 elements, as far as memory goes; half an hour
-# make faults        detops train, detect and serve, killed, cut short and starved, TIMES times each
-# make tsan          the kernels on four threads, each access of theirs watched; needs no Python
-# make clang         what a second compiler says about the CPU half; make tidy: what clang-tidy does
-# make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
-# make cross-check   compile the CPU half for aarch64, run it in an emulator
-# make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
-# make cuda-build    compile, link and import the CUDA half for ARCHS; needs a toolkit, no GPU
+# make demo          set up, detect tree crowns in a photograph, compare the ops with torchvision
+# make test          set up, run the tests that check a change
+# make test-quick    run the fast ones of these tests, on the processor's own instruction set only
+# make test-all      run every test, as before a release
+# make durations     write seconds per test file and the slowest tests to build/durations.md;
+#                    MARK="not slow" selects tests
+# make planted       report which bugs of tests/support/planted/bugs.py `make test` finds;
+#                    BUGS="parts of names" selects bugs
+# make peers         install packages that tests run unchanged on detops.compat: mmdet, transformers,
+#                    ultralytics
+# make lint          check formatting, lint, types, spelling and wording
+# make bench         time the ops against other libraries: benchmarks/results, docs/performance.md
+# make docs          build the documentation in build/docs
+# make stub          write detops/_C.pyi from the contracts; make header: the C++ functions
+# make wheel         build dist/: one wheel for every Python in PYTHONS and every PyTorch, with CUDA
+#                    kernels for ARCHS if there is a toolkit (CUDA=0: without), and detops-demo
+# make symbols       check what the libraries in that wheel require of PyTorch and the system
+# make wheel-check   test that wheel in a fresh environment per item of WHEEL_CHECKS; 5 GB of PyTorch each
+# make source-check  install detops from source with pip, per item of SOURCE_CHECKS
+# make sanitize      run the tests on a build that checks every memory access; slow
+# make fuzz          run generated calls of every op for MINUTES, see docs/reliability.md; SANITIZE=1
+#                    uses the build of make sanitize; FILES=1 runs loaders on damaged files
+# make coverage      report the lines of the CPU code that the fuzzer reaches
+# make large         test feature maps, boxes and results of more than 2^31 elements, as far as memory
+#                    allows; half an hour
+# make faults        kill, interrupt and starve detops train, detect and serve, TIMES times per fault
+# make tsan          run the kernels on four threads under the thread sanitizer; needs no Python
+# make clang         check the CPU code with a second compiler; make tidy: with clang-tidy
+# make emulate       run the tests of the CUDA kernels on the CPU; needs neither GPU nor toolkit
+# make cross-check   compile the CPU code for aarch64, run it in an emulator
+# make gpu-check     run all checks that need a GPU: tests, sanitizer, benchmarks; benchmarks/results
+# make cuda-build    compile, link and import the CUDA code for ARCHS; needs a toolkit, no GPU
 PYTHON ?= python3
 VENV ?= .venv
 ARCHS ?= 9.0
@@ -34,11 +38,11 @@ BIN := $(abspath $(VENV))/bin
 CUDA ?= $(if $(or $(CUDA_HOME),$(wildcard /usr/local/cuda/bin/nvcc),$(shell command -v nvcc)),1,0)
 # Tests start hundreds of processes. Without cached bytecode, each would recompile PyTorch.
 export PYTHONDONTWRITEBYTECODE =
-# Those on PATH that run and have their headers; PYTHONS="/opt/a/bin/python3.12 ..." for others.
+# Pythons on PATH that run and have headers. PYTHONS="/opt/a/bin/python3.12 ..." selects others.
 IF_HEADERS = import os, sys, sysconfig as s; \
 	os.path.exists(s.get_path('include') + '/Python.h') and print(sys.executable)
 PYTHONS ?= $(shell for v in 10 11 12 13 13t 14 14t; do python3.$$v -c "$(IF_HEADERS)" 2>/dev/null; done; true)
-# Python, torch, torchvision: the oldest, that of GPU machines, the newest.
+# Versions of Python/torch/torchvision: the oldest, those of the GPU machines, the newest.
 WHEEL_CHECKS ?= 3.10/2.10.0/0.25.0 3.11/2.11.0/0.26.0 3.13/2.15.0/0.29.2
 SOURCE_CHECKS ?= 3.11/2.11.0/0.26.0 3.11/2.15.0/0.29.2
 CSRC := $(shell find csrc -type f)
@@ -56,7 +60,8 @@ PIP = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 install = $(BIN)/uv pip install --quiet --no-cache --python $(BIN)/python $(1) || $(PIP) $(1)
 
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
-# Workers start with halves of all tests, so most files stay together: some share what takes minutes.
+# worksteal gives each worker a contiguous part of the tests, so most files stay on one worker. The
+# tests of some files share a setup that takes minutes.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist worksteal
 
 .PHONY: demo test test-quick test-all durations planted peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
@@ -80,7 +85,7 @@ durations: $(VENV)/.built
 planted: $(VENV)/.built
 	cd tests/support && $(BIN)/python -m planted $(BUGS)
 
-# Without what they depend on: see there.
+# --no-deps: tests/peers.txt gives the reason.
 peers: $(VENV)/.dependencies
 	$(call install,--no-deps --requirement tests/peers.txt)
 
@@ -89,6 +94,8 @@ lint: $(VENV)/.dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 	$(BIN)/mypy
+	git ls-files | xargs $(BIN)/codespell
+	$(BIN)/python tests/support/english.py
 
 format: $(VENV)/.dependencies
 	$(BIN)/ruff check --fix .
@@ -114,7 +121,8 @@ header: $(VENV)/.built
 	$(BIN)/clang-format -i build/ops.h
 	mv build/ops.h detops/include/detops/ops.h
 
-# auditwheel looks at the files and gives the wheel its name; PyTorch brings its own libraries.
+# auditwheel checks the libraries and sets the platform tag. libtorch stays out of the wheel: PyTorch
+# provides it.
 wheel: $(VENV)/.dependencies
 	test -n "$(strip $(PYTHONS))" || { echo "no Python with headers found: set PYTHONS" >&2; exit 1; }
 	@echo "detops._C for: $(PYTHONS)"
@@ -143,17 +151,18 @@ cuda-build: $(VENV)/.dependencies
 		print('CUDA', detops._C.cuda_version, 'build:', detops.__file__); \
 		assert detops._C.cuda_version"
 
-# ARGS="--only tests,bench" for some of the steps, VENV for a Python that has all it takes.
+# ARGS="--only tests,bench" selects steps. VENV names an environment with all requirements.
 gpu-check:
 	test -x $(BIN)/python || $(MAKE) $(VENV)/.dependencies
 	MAX_JOBS=$(MAX_JOBS) $(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
-# What `sanitize` and `emulate` run. TESTS=ops leaves out the detector, its data and its commands,
-# whose kernels run as they do elsewhere, slowly.
+# Tests of `sanitize` and `emulate`. TESTS=ops skips the detector, its data and its commands: they call
+# the same kernels, slowly.
 TESTED = $(CURDIR)/tests$(if $(TESTS),/$(TESTS))
 
-# EMULATE_CUDA=1 for the CUDA kernels. Memory that Python and PyTorch never free is not ours to
-# report, and more than there can be is an error of who asks for it, as without sanitizers.
+# EMULATE_CUDA=1 tests the CUDA kernels. detect_leaks=0: Python and PyTorch never free some of their
+# memory. allocator_may_return_null=1: the caller reports too large an allocation, as without
+# sanitizers.
 SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
 BUILD_SANITIZED = SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 	--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
@@ -167,8 +176,8 @@ sanitize: $(VENV)/.dependencies
 	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo $(UNDER_SANITIZERS) \
 		$(PYTEST) -p no:cacheprovider $(TESTED)
 
-# SEED and CASES instead of MINUTES repeat a case; OPS are those to call, FUZZ other options; FILES=1
-# for damaged files.
+# SEED with CASES instead of MINUTES repeats a case. OPS selects ops, FILES=1 damaged files. FUZZ
+# passes other options.
 FUZZ_OPTIONS = $(if $(CASES),--cases $(CASES),--minutes $(or $(MINUTES),10)) --seed $(or $(SEED),0) \
 	$(if $(OPS),--ops $(OPS)) $(if $(FILES),--files) --finds $(CURDIR)/build/finds $(FUZZ)
 fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
@@ -176,7 +185,7 @@ fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
 	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests/support \
 		$(if $(SANITIZE),$(UNDER_SANITIZERS)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
 
-# Lines of a template are one, whichever of its instances reach it.
+# A line of a template counts once, whichever instances reach it.
 coverage: $(VENV)/.dependencies
 	COVERAGE=1 FORCE_CUDA=0 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/coverage --build-lib build/coverage/lib
@@ -191,7 +200,7 @@ large: $(VENV)/.built
 faults: $(VENV)/.built
 	cd tests/support && $(BIN)/python -m faults --times $(or $(TIMES),24) $(FAULTS)
 
-# PyTorch and OpenMP are not compiled for the thread sanitizer; the stand-in of tests/cross is.
+# PyTorch and OpenMP are not compiled for the thread sanitizer. Their substitute in tests/cross is.
 tsan: $(VENV)/.dependencies
 	mkdir -p build/tsan
 	$(CXX) $(GCC_FLAGS) -O1 -g -fsanitize=thread -pthread -DDETOPS_CROSS_THREADS $(CROSS_SOURCES) \
@@ -209,7 +218,8 @@ tidy: $(VENV)/.dependencies
 	printf '%s\n' $(CLANG_SOURCES) | xargs -P $(MAX_JOBS) -I FILE \
 		$(BIN)/clang-tidy --quiet --warnings-as-errors='*' FILE -- $(CLANG_FLAGS)
 
-# Blocks and their threads in order, and backwards. MARK="not exhaustive" for those of `make test`.
+# The orders in which blocks and their threads run. MARK="not exhaustive" selects the tests of
+# `make test`.
 ORDERS ?= forwards backwards
 emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
