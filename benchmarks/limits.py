@@ -1,11 +1,11 @@
-"""What a second is enough for, of every op at its worst, and the memory that it takes.
+"""Measures the worst-case input size of every op that takes one second, and its memory.
 
-python benchmarks/limits.py --page docs/reliability.md
-python benchmarks/limits.py --edge docs/reliability.md    # calls of the sizes that the page tells
+python benchmarks/limits.py --page docs/reliability-figures.md
+python benchmarks/limits.py --edge docs/reliability-figures.md    # calls of the sizes on the page
 
-Sizes double until a call takes a quarter of a second of processor time on one thread; the size of
-one that takes a second follows from the growth of the last two. Each op runs in a process of its
-own, which tells the memory that it took beside its arguments, its results and their gradients.
+Sizes double until a call takes a quarter of a second of CPU time on one thread. The size for one
+second is extrapolated from the growth of the last two. Each op runs in a separate process, which
+reports the memory used in addition to arguments, results and their gradients.
 """
 
 import argparse
@@ -27,31 +27,31 @@ from detops.bench.memory import forget_most, most_resident
 from detops.bench.run import machine_of
 from detops.marks import fill
 
-FIRST, ENOUGH, REPEATS = 4, 0.25, 3  # size, seconds, calls
+FIRST, ENOUGH, REPEATS = 4, 0.25, 3  # first size, seconds to stop at, calls per size
 MOST = 4 << 30  # bytes of arguments
 
 
 def tensors(x: Any) -> list[Tensor]:
-    """Of arguments or a result."""
+    """Returns the tensors in arguments or a result."""
     if isinstance(x, Tensor):
         return [x]
     return [t for y in x for t in tensors(y)] if isinstance(x, (list, tuple)) else []
 
 
 def arguments_of(call: Call) -> list[Tensor]:
-    """The tensors of a partial; calls of pairs hide theirs, which are small."""
+    """Returns the tensors of a partial; calls of PAIRS hide theirs, which are small."""
     return tensors(getattr(call, "args", ()))
 
 
 def seconds(run: Call) -> float:
-    """Of processor time; the system's work on memory scatters, so that the least of some counts."""
+    """Returns CPU seconds; callers take the minimum, because kernel memory management scatters."""
     began = time.process_time()
     run()
     return time.process_time() - began
 
 
 def with_gradients(call: Call) -> Any:
-    """Both passes, or the one that there is."""
+    """Runs both passes, or only the forward pass if there are no gradients."""
     result = call()
     wanted = [t for t in tensors(result) if t.requires_grad]
     if wanted:
@@ -60,23 +60,23 @@ def with_gradients(call: Call) -> Any:
 
 
 def without(call: Call) -> Any:
-    """The forward pass."""
+    """Runs the forward pass."""
     with torch.no_grad():
         return call()
 
 
 def call_of(op: str) -> Callable[[int], Call]:
-    """Makes its call of a size."""
+    """Returns a function that builds the op's call for a size."""
     return PAIRS[op] if op in PAIRS else LINEAR[op][1]
 
 
 def passes_of(gradients: bool) -> Callable[[Call], Any]:
-    """Both, or the forward one."""
+    """Returns the function that runs both passes, or only the forward pass."""
     return with_gradients if gradients else without
 
 
 def measure(op: str, gradients: bool) -> dict[str, Any]:
-    """The size of one second, the exponent, and bytes at the last size."""
+    """Returns the size for one second, the exponent, and bytes at the last size."""
     make, passes = call_of(op), passes_of(gradients)
     n, times = FIRST, [0.0]
     call = make(n)
@@ -96,7 +96,7 @@ def measure(op: str, gradients: bool) -> dict[str, Any]:
 
 
 def memory_of(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
-    """Bytes beside arguments, results and their gradients, at most; and bytes of those."""
+    """Returns peak bytes besides arguments, results and their gradients, and the bytes of those."""
     given = arguments_of(call)
     for t in given:
         t.grad = None
@@ -107,7 +107,7 @@ def memory_of(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
 
 
 def rounded(size: float) -> str:
-    """Two digits, or that a view takes no time."""
+    """Formats a size with two significant digits; "any" if a call takes no time, such as a view."""
     if size > 1e12:
         return "any"
     digits = 10 ** (math.floor(math.log10(size)) - 1)
@@ -115,12 +115,12 @@ def rounded(size: float) -> str:
 
 
 def memory(row: dict[str, Any]) -> str:
-    """Of the largest call."""
+    """Formats the memory of the largest call."""
     return f"{row['bytes'] / 2**20:.0f} MiB at {row['measured']:,}"
 
 
 def table(found: dict[str, dict[str, Any]], both: dict[str, dict[str, Any]]) -> str:
-    """A row per op, and of both passes where it has a backward pass."""
+    """Formats a row per op; columns for both passes are empty for ops without a backward pass."""
     lines = [
         "| op | n: a number of | of a second | with gradients | time grows by | memory beside |",
         "|---|---|---|---|---|---|",
@@ -139,7 +139,7 @@ def table(found: dict[str, dict[str, Any]], both: dict[str, dict[str, Any]]) -> 
 
 
 def at_size(op: str, gradients: bool, n: int) -> dict[str, Any]:
-    """Seconds of one call, and which part of the size it has: arguments of MOST bytes, at most."""
+    """Returns seconds of a call, and its fraction of ``n``; MOST bytes limit the arguments."""
     few, passes = max(FIRST, n // 64), passes_of(gradients)
     call = call_of(op)(few)
     passes(call)
@@ -149,7 +149,7 @@ def at_size(op: str, gradients: bool, n: int) -> dict[str, Any]:
 
 
 def sizes_of(page: Path) -> Iterator[tuple[str, bool, int]]:
-    """Ops, whether with gradients, and what the page says that a second is enough for."""
+    """Yields op, gradients or not, and size for one second, from the tables of a page."""
     for line in page.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         op = cells[0].replace("`", "") if cells else ""
@@ -160,7 +160,7 @@ def sizes_of(page: Path) -> Iterator[tuple[str, bool, int]]:
 
 
 def check_edge(page: Path) -> int:
-    """How many calls take twice the second that the page gives them, or of its part."""
+    """Returns how many calls take more than twice the time that the page claims."""
     slow = 0
     for op, gradients, n in sizes_of(page):
         found = in_own_process(op, gradients, n)
@@ -169,7 +169,7 @@ def check_edge(page: Path) -> int:
 
 
 def in_own_process(op: str, gradients: bool, n: int = 0) -> dict[str, Any]:
-    """What `measure` tells there, or `at_size`."""
+    """Runs `measure`, or `at_size` if ``n`` is given, in a separate process."""
     command = [sys.executable, __file__, "--op", op, "--size", str(n)]
     command += ["--gradients"] if gradients else []
     told = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout

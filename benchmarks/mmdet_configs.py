@@ -1,14 +1,14 @@
-"""Which of mmdet's own config files build, detect and train a step on detops, without mmcv's ops.
+"""Tests which config files of mmdet build, detect and train on detops, without mmcv's ops.
 
 python benchmarks/mmdet_configs.py --output benchmarks/results/mmdetection.json
 python benchmarks/mmdet_configs.py --only faster_rcnn/ --run all --output some.json
 python benchmarks/mmdet_configs.py --output some.json --page docs/mmdetection.md
 
-Every config is built. One of each folder and class of model, a small one, also detects objects in
-an image of noise and makes a training step with two, from random weights on a CPU.
-Results are added to --output as they come; a config that is in it already is not tried again. Each
-try is a process of its own, with one thread. Needs mmcv-lite, mmengine, mmdet and scipy;
-fairscale, lap, motmetrics and scikit-learn (all without their dependencies) for some.
+Every config is built. One small config per folder and model class also detects objects in a noise
+image and runs a training step with two images, from random weights on CPU. Results are appended to
+--output immediately; configs already in it are skipped. Each attempt is a separate process with one
+thread. Requires mmcv-lite, mmengine, mmdet and scipy. Some configs also require fairscale, lap,
+motmetrics and scikit-learn (all without their dependencies).
 """
 
 import argparse
@@ -27,7 +27,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
-os.environ["HF_HUB_OFFLINE"] = "1"  # language models are not fetched
+os.environ["HF_HUB_OFFLINE"] = "1"  # do not download language models
 
 import numpy  # noqa: E402
 import torch  # noqa: E402
@@ -49,25 +49,25 @@ from mmengine.logging import MessageHub  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
 
 CONFIGS = Path(mmdet.__file__).parent / ".mim" / "configs"
-# Necks whose weights are what the memory held until they are initialized, or overflow if they are
-# not zeros.
+# Necks with weights that stay uninitialized until init_weights, or overflow unless they are zero.
 UNSET = ("SSDNeck", "RFP")
-PAGE = """# mmdetection on detops
+PAGE = """# Run mmdetection
 
-`mmcv-lite`, `mmengine` and `mmdet` from a package index, and detops for the compiled half that
-`mmcv-lite` does not have ([from mmcv](from-mmcv.md)): of the {files} config files in the wheel of
-mmdet {version}, {models} describe a model and the others are parts of those. Written by
-`benchmarks/mmdet_configs.py` with PyTorch {torch} on a CPU.
+    pip install mmcv-lite mmengine mmdet detops
+
+detops provides the compiled half that `mmcv-lite` lacks: [Run mmcv](from-mmcv.md).
+`benchmarks/mmdet_configs.py` tests which configs work, with PyTorch {torch} on CPU. Of the {files}
+config files in the wheel of mmdet {version}, {models} describe a model.
 
 - **Built**: {built} of {models}, with random weights.
-- **Run**: one of each folder and class of model detects objects in a small image and makes a
-  training step with two, forward and backward. {run} of the {tried} that were tried do both.
+- **Run**: one config per folder and model class detects objects in a small image and runs a
+  training step with two images. {run} of {tried} do both.
 
 """
 
 
 def nodes(config):
-    """Every dict in a config."""
+    """Yields every dict in a config."""
     if isinstance(config, dict):
         yield config
         config = list(config.values())
@@ -77,7 +77,7 @@ def nodes(config):
 
 
 def kind(name, model):
-    """By what configs count as alike: the folder, and the class of the model."""
+    """Returns the group of a config: its folder and model class."""
     kind = model["type"]
     return f"{name.split('/')[0]} {kind if isinstance(kind, str) else kind.__name__}"
 
@@ -91,7 +91,7 @@ def without_weights(model):
 
 
 def small(model):
-    """Pads images to their own size where the config pads them to 1024 pixels."""
+    """Pads to the actual image size where the config pads images to 1024 pixels."""
     for node in nodes(model):
         if node.get("type") == "BatchFixedSizePad":
             node["size"] = (image_size(model), image_size(model))
@@ -109,12 +109,12 @@ def load(name):
 def image_size(config):
     if "SSD" in config["type"] or "SSD" in str(config.get("backbone")):
         return 320
-    # Two-stage transformers choose their queries among the pixels of all levels.
+    # Two-stage transformers select their queries among the pixels of all levels.
     return 256 if max(n.get("num_queries") or 0 for n in nodes(config)) > 300 else 128
 
 
 def data(model, config, train):
-    """Images of noise, with boxes, masks and stuff."""
+    """Returns noise images with boxes, masks and stuff."""
     counts = [
         n[k] for n in nodes(config) for k in ("num_classes", "num_things_classes") if n.get(k)
     ]
@@ -122,9 +122,9 @@ def data(model, config, train):
     size = image_size(config)
     options = dict(
         image_shapes=(3, size, size),
-        num_classes=min(max(classes, 2), 255),  # drawn as bytes
+        num_classes=min(max(classes, 2), 255),  # stored as bytes
         with_mask=any("pad_mask" in n or "mask_head" in n for n in nodes(config)),
-        batch_size=2 if train else 1,  # masked convolutions take one image at a time
+        batch_size=2 if train else 1,  # masked convolutions accept one image at a time
     )
     if "detector" in config and "tracker" in config or "track_head" in config:
         batch = demo_track_inputs(num_frames=2, key_frames_inds=[0], **options)
@@ -153,7 +153,7 @@ def infer(model, config):
 
 def train(model, config):
     model.train()
-    # What some losses and augmentations ask the training loop.
+    # Some losses and augmentations read these from the training loop.
     MessageHub.get_current_instance().update_info_dict({"iter": 1, "epoch": 0, "max_iters": 10})
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     losses = model(**data(model, config, True), mode="loss")
@@ -170,10 +170,10 @@ def reason(error):
 
 
 def attempt(name, run, connection):
-    """In a process of its own."""
+    """Tries one config, in a separate process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    logging.disable(logging.WARNING)  # how each parameter was initialized
+    logging.disable(logging.WARNING)  # hides the log of parameter initialization
     result = {}
     try:
         config = load(name)
@@ -181,7 +181,7 @@ def attempt(name, run, connection):
             result["build"] = "no model"
             return
         result["kind"] = kind(name, config)
-        if not run:  # values that nobody will look at
+        if not run:  # skips random values that are never used
             for initial in ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_"):
                 setattr(torch.nn.init, initial, lambda tensor, *_, **__: tensor)
         if "MMSyncBN" in str(config):
@@ -205,14 +205,14 @@ def attempt(name, run, connection):
 
 
 class Workers:
-    """At most ``count`` attempts at a time, none longer than ``limit`` seconds."""
+    """Runs at most ``count`` attempts at a time, each for at most ``limit`` seconds."""
 
     def __init__(self, count, limit):
         self.count, self.limit = count, limit
         self.running = {}
 
     def collect(self, room):
-        """Yields what has ended, until at most ``room`` attempts are running."""
+        """Yields finished attempts, until at most ``room`` are running."""
         while len(self.running) > room:
             ready = multiprocessing.connection.wait(list(self.running), timeout=1)
             for connection in list(self.running):
@@ -251,13 +251,13 @@ def sweep(names, run, results, save, workers):
 
 
 def weight(name):
-    """The small ones first."""
+    """Sorts small configs first."""
     large = re.findall(r"swin-[bl]|x101|r101|s101|_l_|_x_|res2net|ms-|lsj|amp|_base_", name)
     return len(large), len(name), name
 
 
 def representatives(results):
-    """One config of each kind of which none has been run."""
+    """Returns one config of each kind, preferring those that have run before."""
     first = {}
     whole = {n: r for n, r in results.items() if r["build"] == "ok" and "_base_" not in n}
     for name in sorted(whole, key=lambda name: ("infer" not in whole[name], *weight(name))):
@@ -265,7 +265,7 @@ def representatives(results):
     return sorted(first.values())
 
 
-# What stands for reasons that name addresses and paths.
+# Replacements for reasons that contain addresses and paths.
 WORDS = {
     "huggingface": "its language model is fetched from the network",
     "fairscale": "fairscale is not installed",
@@ -279,7 +279,7 @@ WORDS = {
 
 
 def short(text):
-    """A reason, without what differs from one place to the next."""
+    """Returns a reason without machine-specific parts."""
     for pattern, words in WORDS.items():
         if re.search(pattern, text):
             return words
@@ -302,7 +302,7 @@ def page(results):
             version=mmdet.__version__,
             torch=torch.__version__.split("+")[0],
         ),
-        "| configs of | there are | built | run | of |",
+        "| folder | configs | built | run | tried |",
         "|---|---:|---:|---:|---:|",
     ]
     folders = defaultdict(list)
@@ -311,10 +311,10 @@ def page(results):
     for folder, names in sorted(folders.items()):
         counts = [len([n for n in names if n in some]) for some in (built, passed, tried)]
         lines.append(f"| {folder} | {len(names)} | " + " | ".join(map(str, counts)) + " |")
-    lines += ["", "## What does not build", "", "| configs | reason |", "|---|---|"]
+    lines += ["", "## Configs that do not build", "", "| configs | reason |", "|---|---|"]
     reasons = Counter(r["build"] for r in models.values() if r["build"] != "ok")
     lines += [f"| {count} | `{text}` |" for text, count in reasons.most_common()]
-    lines += ["", "## What does not run", "", "| config | step | reason |", "|---|---|---|"]
+    lines += ["", "## Configs that do not run", "", "| config | step | reason |", "|---|---|---|"]
     for name, result in sorted(tried.items()):
         for step in ("infer", "train"):
             if result[step] != "ok":
@@ -344,7 +344,7 @@ def main():
         print(f"{len(results)} {name} {shown}", flush=True)
         args.output.write_text(json.dumps(results, indent=0, sort_keys=True) + "\n")
 
-    register_all_modules(init_default_scope=False)  # here, and not again in each process
+    register_all_modules(init_default_scope=False)  # once here instead of in each process
     names = sorted(str(p.relative_to(CONFIGS)) for p in CONFIGS.rglob("*.py"))
     names = [n for n in names if re.search(args.only, n)]
     workers = Workers(args.workers, args.limit)

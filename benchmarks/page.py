@@ -1,4 +1,4 @@
-"""Writes the plots and tables of docs/performance.md from what is in benchmarks/results.
+"""Writes the plots and tables of docs/performance*.md from the files in benchmarks/results.
 
 python benchmarks/page.py
 """
@@ -14,17 +14,17 @@ from detops.marks import fill
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "performance.md"
+PAGE, FIGURES = "performance.md", "performance-figures.md"
 PEERS = ("torchvision", "OpenCV", "ONNX Runtime", "mmcv's way in PyTorch", "PyTorch")
 
 
 def read(pattern: str) -> list[dict[str, Any]]:
-    """The reports of one kind, of each processor."""
+    """Reads the reports that match a pattern, one per processor."""
     return [json.loads(path.read_text()) for path in sorted(RESULTS.glob(pattern))]
 
 
 def newest_peers() -> Path:
-    """The file that benchmarks/peers.py wrote last."""
+    """Returns the newest file of benchmarks/peers.py."""
     found = sorted(RESULTS.glob("peers-*.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         sys.exit(f"{RESULTS}: has no peers-*.json, which benchmarks/peers.py writes")
@@ -32,7 +32,7 @@ def newest_peers() -> Path:
 
 
 def full_results(peers: Path) -> Path:
-    """What `detops bench` wrote on the processor of a file of peers."""
+    """Returns the file that `detops bench` wrote on the same processor as a peers file."""
     path = peers.with_name(peers.name.removeprefix("peers-"))
     if not path.is_file():
         sys.exit(f"{path}: no such file; `detops bench` writes it on the processor of {peers.name}")
@@ -40,13 +40,13 @@ def full_results(peers: Path) -> Path:
 
 
 def heading(report: dict[str, Any]) -> str:
-    """The processor, and the versions that were timed."""
+    """Returns a line with the processor and the versions."""
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return f"{report['device']}; {versions}."
 
 
 def peers_table(report: dict[str, Any]) -> str:
-    """Milliseconds of each library."""
+    """Returns a table of milliseconds per library."""
     lines = [heading(report), "", "| | detops | " + " | ".join(PEERS) + " |"]
     lines.append("|---" * (len(PEERS) + 2) + "|")
     for case, times in report["cases"].items():
@@ -56,7 +56,7 @@ def peers_table(report: dict[str, Any]) -> str:
 
 
 def plot_peers(report: dict[str, Any], folder: Path) -> Path:
-    """A bar per case: the time of the fastest other library over ours."""
+    """Plots a bar per case: the time of the fastest other library over ours."""
     ratios = {}
     for case, times in report["cases"].items():
         others = {name: time for name, time in times.items() if name != "detops"}
@@ -67,7 +67,7 @@ def plot_peers(report: dict[str, Any], folder: Path) -> Path:
 
 
 def corners_table(reports: list[dict[str, Any]]) -> str:
-    """A row per op: of each processor the least, the median and the greatest ratio."""
+    """Returns a row per op, with the lowest, median and highest ratio on each processor."""
     names = [report["device"] for report in reports]
     lines = [*(heading(report) for report in reports), ""]
     lines += ["| op | cases | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
@@ -82,7 +82,7 @@ def corners_table(reports: list[dict[str, Any]]) -> str:
 
 
 def corner_ratios(report: dict[str, Any]) -> dict[str, list[float]]:
-    """Torchvision's time over ours, by op and direction; tiny calls of other ops are one."""
+    """Returns torchvision's time over ours by op and direction; groups tiny calls of other ops."""
     ratios: dict[str, list[float]] = {}
     for row in sorted(report["results"], key=lambda row: row["op"]):
         op, _, direction = row["op"].partition(" ")
@@ -91,21 +91,21 @@ def corner_ratios(report: dict[str, Any]) -> dict[str, list[float]]:
     return ratios
 
 
-def write(page: Path, folder: Path) -> None:
-    """Fills the page, and writes its plots into a folder."""
-    text = page.read_text()
+def write(docs: Path, folder: Path) -> None:
+    """Fills both pages in the folder ``docs``, and writes their plots into ``folder``."""
     newest = newest_peers()
     peers, full = (json.loads(path.read_text()) for path in (newest, full_results(newest)))
     plot_peers(peers, folder)
-    text = fill(text, "peers", peers_table(peers))
     corners = read("corners-*.json")
     series = {report["device"]: corner_ratios(report) for report in corners}
     bars(series, folder / "corners.svg", "times as fast as torchvision, one thread")
-    text = fill(text, "corners", corners_table(corners))
     machine, results = from_json(full, "cpu")
     plot(results, folder)
-    page.write_text(fill(text, "benchmarks", markdown(machine, results)))
+    page, figures = docs / PAGE, docs / FIGURES
+    text = fill(page.read_text(), "peers", peers_table(peers))
+    page.write_text(fill(text, "corners", corners_table(corners)))
+    figures.write_text(fill(figures.read_text(), "benchmarks", markdown(machine, results)))
 
 
 if __name__ == "__main__":
-    write(PAGE, RESULTS)
+    write(ROOT / "docs", RESULTS)

@@ -53,7 +53,7 @@ def show(axis: Any, values: Tensor, title: str, **options: Any) -> None:
 
 
 def rings(size: int = 32) -> Tensor:
-    """A picture ``[1, 1, size, size]`` in which places can be told apart."""
+    """Returns an image ``[1, 1, size, size]`` whose positions all look different."""
     y, x = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     return ((x - 12.0).square() + (y - 14.0).square()).sqrt().mul(0.6).sin()[None, None] + x / size
 

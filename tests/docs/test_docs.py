@@ -1,4 +1,4 @@
-"""Error messages that docs/tutorial/failures.md quotes, compared with the real ones."""
+"""Error messages that docs/troubleshooting.md quotes, compared with the real ones."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from paths import PACKAGE, ROOT
 
 import detops
 
-PAGE = ROOT / "docs" / "tutorial" / "failures.md"
+PAGE = ROOT / "docs" / "troubleshooting.md"
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,4 +1,4 @@
-"""The op table of docs/architecture.md, compared with the contracts and the gradients."""
+"""The op table of docs/contracts.md, compared with the contracts and the gradients."""
 
 import contextlib
 
@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from detops.op_table import BEGIN, END, derivative_of, table
 from detops.registration import CONTRACTS
 
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "contracts.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree")
 def test_op_table_matches_the_contracts():
-    """`python -m detops.op_table docs/architecture.md` writes the table."""
+    """`python -m detops.op_table docs/contracts.md` writes the table."""
     assert PAGE.read_text().split(BEGIN)[1].split(END)[0].strip() == table().strip()
 
 

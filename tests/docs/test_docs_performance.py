@@ -1,8 +1,9 @@
-"""docs/performance.md as its script generates it from the results, and the README's plot."""
+"""docs/performance*.md as their script generates them from the results, and the README plot."""
 
 import json
 import os
 import re
+import shutil
 
 import pytest
 from paths import ROOT
@@ -18,13 +19,15 @@ def page():
     return module_of(SCRIPT)
 
 
-def test_performance_page_matches_the_results(page, tmp_path):
-    copy = tmp_path / "performance.md"
-    copy.write_text(page.PAGE.read_text())
-    page.write(copy, tmp_path)
-    assert copy.read_text() == page.PAGE.read_text()
-    shown = set(re.findall(r"\(\.\./benchmarks/results/(.*?\.svg)\)", page.PAGE.read_text()))
-    assert shown == {path.name for path in tmp_path.glob("*.svg")}
+def test_performance_pages_match_the_results(page, tmp_path):
+    docs = ROOT / "docs"
+    for name in (page.PAGE, page.FIGURES):
+        shutil.copy(docs / name, tmp_path)
+    page.write(tmp_path, tmp_path)
+    for name in (page.PAGE, page.FIGURES):
+        assert (tmp_path / name).read_text() == (docs / name).read_text()
+    shown = re.findall(r"\(\.\./benchmarks/results/(.*?\.svg)\)", (docs / page.PAGE).read_text())
+    assert set(shown) == {path.name for path in tmp_path.glob("*.svg")}
     assert all((page.RESULTS / name).is_file() for name in shown)
 
 
@@ -48,7 +51,7 @@ def test_all_results_come_from_the_processor_of_the_newest_peers(page, monkeypat
     assert page.full_results(page.newest_peers()) == tmp_path / "intel.json"
     (tmp_path / "intel.json").unlink()
     with pytest.raises(SystemExit, match="intel.json: no such file.*peers-intel.json"):
-        page.write(page.PAGE, tmp_path)
+        page.write(ROOT / "docs", tmp_path)
     assert not list(tmp_path.glob("*.svg"))
 
 

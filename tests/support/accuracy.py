@@ -1,11 +1,11 @@
-"""Errors of the ops against exact results, and their bounds: a table of docs/reliability.md.
+"""Measures errors of the ops against exact results, for docs/reliability-figures.md.
 
-python tests/support/accuracy.py docs/reliability.md
+python tests/support/accuracy.py docs/reliability-figures.md
 
 Runs the calls of calls.py in float32 and float16, and in float64 with the same numbers. Other tests
 compare the float64 results with slow references. An error is the largest difference of a result
 divided by its largest element, in units of the roundoff of its dtype: 0.5 is the best possible.
-torchvision ops of the same name get the same calls.
+torchvision ops of the same name get the same calls. The table also states a bound for each error.
 """
 
 import math
@@ -39,7 +39,8 @@ class Pair(NamedTuple):
 
 
 # Bounds in float32 units. Ops on feature maps owe most of their error to coordinates, which scale
-# with the map: these bounds are for maps of about 26 pixels and bins of a few pixels.
+# with the feature map: these bounds are for feature maps of about 26 pixels and bins of a few
+# pixels.
 BOUNDS: dict[str, Pair] = {
     "active_rotated_filter": Pair(4.0, 8.0),
     "axpy": Pair(2.0, 0.0),

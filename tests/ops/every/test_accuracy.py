@@ -1,4 +1,4 @@
-"""The error bounds of docs/reliability.md, checked on seeds that its table does not use."""
+"""The error bounds of docs/reliability-figures.md, checked on seeds that its table does not use."""
 
 import math
 
@@ -26,7 +26,7 @@ from paths import ROOT
 from detops.marks import marks
 
 NARROW = ("float16", "bfloat16")
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "reliability-figures.md"
 
 
 def within(found, bound):

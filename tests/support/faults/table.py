@@ -1,4 +1,4 @@
-"""Counts of the tries of each fault, as JSON and in docs/reliability.md."""
+"""Counts of the tries of each fault, as JSON and in docs/reliability-figures.md."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How many cases each op has been given, as JSON and in docs/reliability.md."""
+"""Counts of cases per op, as JSON and in docs/reliability-figures.md."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ PLAIN, UNDER_SANITIZERS, FILES = "plain", "sanitized", "files"
 
 
 def table(runs: dict[str, Any]) -> str:
-    """A row per op: cases, those that it took, and cases under the sanitizers."""
+    """Formats a row per op: cases, the fraction accepted, and cases under sanitizers."""
     plain, sanitized = (runs.get(kind, {}) for kind in (PLAIN, UNDER_SANITIZERS))
     lines = ["| op | cases | taken | under sanitizers |", "|---|---|---|---|"]
 
@@ -26,7 +26,7 @@ def table(runs: dict[str, Any]) -> str:
 
 
 def files_table(runs: dict[str, Any]) -> str:
-    """A row per loader: files, and those that it took."""
+    """Formats a row per loader: files, and the fraction accepted."""
     found = runs.get(FILES, {})
     sums = [sum(column) for column in zip(*found.values(), strict=True)] or [0, 0]
     lines = ["| loader | files | taken |", "|---|---|---|"]
@@ -38,7 +38,7 @@ def files_table(runs: dict[str, Any]) -> str:
 def add(
     page: Path, kind: str, counts: dict[str, list[int]], goes_on: bool = False
 ) -> dict[str, Any]:
-    """Writes a run's numbers beside the page: in place of earlier ones, or added to them."""
+    """Writes a run's counts next to the page; replaces earlier ones, or adds to them."""
     path = page.with_suffix(".json")
     runs = json.loads(path.read_text()) if path.exists() else {}
     before = runs.get(kind, {})
@@ -54,7 +54,7 @@ def add(
 
 
 def publish(page: Path, counts: dict[str, list[int]], kind: str, goes_on: bool = False) -> None:
-    """Writes a run's numbers beside the page and into it; see `add`."""
+    """Writes a run's counts next to the page and into it; see `add`."""
     runs = add(page, kind, counts, goes_on)
     text = fill(page.read_text(), "cases", table(runs))
     page.write_text(fill(text, "files", files_table(runs)))
