@@ -1,7 +1,7 @@
-"""Times the ops of two checkouts, both built, row by row in turns, and prints new / old.
+"""Times the ops of two built checkouts in turn, row by row, and prints new / old.
 
-A ratio has the range in which it lies with a confidence of some 95%. A row has become slower beyond
-noise where the whole range is above 1.05: those rows are named at the end.
+Each ratio has a confidence interval of about 95%. A row is slower beyond noise if its whole
+interval is above 1.05. Such rows are listed at the end.
 
 python benchmarks/beside.py ../old . --threads 1 nms roi_align
 python benchmarks/beside.py ../old . --corners    # the rows of `detops bench corners`
@@ -18,21 +18,23 @@ import sys
 import time
 from pathlib import Path
 
-ROUNDS, SECONDS = 3, 0.08  # in each process; the first round makes the inputs, and warms up
-# Where the allocator puts what a row works on is chance, and takes up to 1.7 times as long where it
-# outgrows the nearer caches: each process leaves another gap before a row, of up to so many bytes.
+ROUNDS, SECONDS = 3, 0.08  # per process; the first round allocates the inputs and warms up
+# The allocator places a row's memory at random. If the memory exceeds the inner caches, the row may
+# take up to 1.7 times as long. Each process therefore leaves a different gap before a row, of at
+# most this many bytes.
 PROCESSES, GAP = 5, 1 << 20
-SLOWER, AGAIN = 1.05, 10  # rows that seem slower are measured in so many processes more
-# Freed memory stays the process's: whether an allocator gives pages back, and takes them again, is
-# chance, and costs more than some rows.
+SLOWER, AGAIN = 1.05, 10  # rows that seem slower are measured in this many more processes
+# The process keeps freed memory. Whether an allocator returns pages and requests them again is
+# random, and costs more than some rows.
 KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-Pairs = dict[str, list[list[float]]]  # seconds of a row, old and new, of each process
+Pairs = dict[str, list[list[float]]]  # seconds of a row, old and new, per process
 
 
 def corner_rows(ops: list[str]):
-    """The rows of `detops bench corners`, without what they are compared with there.
+    """Yields the rows of `detops bench corners`, without their baselines.
 
-    A row is its name and a function that makes its case: its inputs exist only once it is measured.
+    A row is its name and a function that builds its case, so inputs exist only during its
+    measurement.
     """
     from detops.bench.corner_calls import calls, tiny
     from detops.bench.corners import corners
@@ -50,7 +52,7 @@ def name_of(case) -> str:
 
 
 def worker(ops: list[str], threads: int, of_corners: bool) -> None:
-    """Prints its rows; answers a row's number, never lower than the last with CPU seconds."""
+    """Prints the row names, then answers ascending row numbers with CPU seconds."""
     import torch
 
     from detops.bench.run import all_cases
@@ -65,7 +67,7 @@ def worker(ops: list[str], threads: int, of_corners: bool) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps([name for name, _ in rows()]), file=answers, flush=True)
     gaps: list[bytes] = []
-    at, following = -1, rows()  # a row holds its inputs until the next one is made
+    at, following = -1, rows()  # a row keeps its inputs until the next one is built
     for line in sys.stdin:
         if at < int(line):
             while at < int(line):
@@ -80,7 +82,7 @@ def worker(ops: list[str], threads: int, of_corners: bool) -> None:
 
 
 class Build:
-    """A process that has one checkout's ops."""
+    """A process that runs the ops of one checkout."""
 
     def __init__(self, checkout: Path, arguments: argparse.Namespace) -> None:
         command = [sys.executable, __file__, "--worker", "--threads", str(arguments.threads)]
@@ -102,7 +104,7 @@ class Build:
 
 
 def measure(arguments: argparse.Namespace, pairs: Pairs, processes: int) -> None:
-    """Adds to the rows of `pairs`, or to all that both checkouts have while it is empty."""
+    """Adds times to the rows in `pairs`; if it is empty, to all rows that both checkouts have."""
     only = list(pairs)
     for _ in range(processes):
         builds = [Build(each.resolve(), arguments) for each in arguments.checkouts]
@@ -119,10 +121,11 @@ def medians(pairs: list[list[float]]) -> list[float]:
 
 
 def ratio_of(pairs: list[list[float]]) -> tuple[float, float, float]:
-    """The median of new / old, and a range for the true one, that of endlessly many processes.
+    """Returns the median of new / old, and a confidence interval for the true median.
 
-    The ratio of a process is as often above the true median as below it: all n of them are on one
-    side with a chance of 2^(1 - n), as in the sign test.
+    The true median is that of infinitely many processes. The ratio of a process lies above or below
+    it with equal probability. All n ratios lie on one side with probability 2^(1 - n), as in the
+    sign test.
     """
     ratios, n = sorted(new / old for old, new in pairs), len(pairs)
     left_out, chance = 0, 2 ** (1 - n)
@@ -150,7 +153,7 @@ def main() -> None:
     measure(arguments, pairs, PROCESSES)
     slower = {row: of for row, of in pairs.items() if ratio_of(of)[0] > SLOWER}
     if slower:
-        measure(arguments, slower, AGAIN)  # to the lists that `pairs` has
+        measure(arguments, slower, AGAIN)  # appends to the lists in `pairs`
     for row, of in pairs.items():
         ratio, low, high = ratio_of(of)
         old, new = (1e6 * seconds for seconds in medians(of))

@@ -1,9 +1,9 @@
-"""Detectors of transformers and ultralytics as they are and on detops, in turns in one process.
+"""Times detectors of transformers and ultralytics, alone and on detops, in one process.
 
 python benchmarks/compat.py --size 640 --rounds 5
 
-Random weights, their default sizes. Milliseconds of processor time of one thread for one image,
-medians.
+Models have random weights and their default sizes. Times are median CPU milliseconds of one thread
+for one image; both versions run in turn.
 """
 
 import argparse

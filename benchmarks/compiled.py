@@ -1,10 +1,10 @@
-"""torch.compile with inductor beside the detectors as they are: inference and a training step.
+"""Compares detectors under torch.compile with eager mode: inference and a training step.
 
 python benchmarks/compiled.py mask_rcnn_R_50_FPN_1x --size 800 1333
 
-CPU seconds of one thread, medians, the two in turns; the first run of each is not counted. Weights
-are random, the image is noise with eight objects. "Frozen" is inductor with its option `freezing`,
-which takes the weights for constants.
+Times are median CPU seconds of one thread; both run in turn, and the first run of each is ignored.
+Weights are random; the image is noise with eight objects. "Frozen" is inductor with its option
+`freezing`, which treats the weights as constants.
 """
 
 import argparse
@@ -26,7 +26,7 @@ OBJECTS = 8
 
 
 def seconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median CPU time of each."""
+    """Returns the median CPU time of each callable."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds + 1):
         for name, run in runs.items():
@@ -37,7 +37,7 @@ def seconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]
 
 
 def inference(model: torch.nn.Module, image: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Of the detector as it is, compiled, and compiled with frozen weights."""
+    """Times the detector in eager mode, compiled, and compiled with frozen weights."""
 
     def run(call: Callable[..., Any]) -> Callable[[], Any]:
         return torch.no_grad()(lambda: call([image]))
@@ -52,7 +52,7 @@ def inference(model: torch.nn.Module, image: torch.Tensor, rounds: int) -> dict[
 
 
 def training(model: torch.nn.Module, image: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Of a forward and a backward pass."""
+    """Times a forward and a backward pass."""
     side = min(image.shape[1:])
     corners, sizes = (
         torch.rand(OBJECTS, 2) * 0.6 * side,

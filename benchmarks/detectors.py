@@ -1,13 +1,13 @@
-"""End-to-end times of detectors: ours and torchvision's, optimized or not, and other runtimes.
+"""Times detectors end to end: ours, torchvision's, optimized or not, and other runtimes.
 
 python benchmarks/detectors.py --json benchmarks/results/detectors-amd-epyc-avx512.json
 
-All systems of a case run in turn in one process; medians of CPU seconds and of the clock's, the
-first round not counted. Weights are random, with frozen batch norm as in torchvision's trained
-models, and scaled so that as many detections survive as a detector gives at most; ours have
-torchvision's weights. ONNX Runtime and OpenVINO run what `detops export` writes of ours, in float32
-and with as many threads; what is not installed is named and left out. `--keep-memory` tells the C
-library to keep freed memory, for all systems alike.
+All systems of a case run in turn in one process. Times are medians of CPU seconds and wall-clock
+seconds, without the first round. Weights are random, with frozen batch norm as in torchvision's
+trained models, and scaled so that the maximum number of detections survives. Our detectors share
+torchvision's weights. ONNX Runtime and OpenVINO run the output of `detops export`, in float32 and
+with as many threads; runtimes that are not installed are reported and skipped. With
+`--keep-memory`, the C library keeps freed memory, for all systems alike.
 """
 
 import argparse
@@ -47,7 +47,7 @@ Run = Callable[[], Any]
 
 
 def resnet50_fpn(dense: bool = False) -> nn.Module:
-    """What the models' functions build when they are given trained weights."""
+    """Builds the backbone that torchvision's model functions build for trained weights."""
     extra = {"returned_layers": [2, 3, 4], "extra_blocks": LastLevelP6P7(256, 256)} if dense else {}
     return backbone_utils.resnet_fpn_backbone(
         backbone_name="resnet50",
@@ -68,7 +68,7 @@ DETECTORS: dict[str, Callable[..., nn.Module]] = {
 
 
 def last_layers(model: nn.Module) -> list[nn.Module]:
-    """Those that give the logits of the classes."""
+    """Returns the layers that compute the class logits."""
     if hasattr(model, "roi_heads"):
         return [model.roi_heads.box_predictor.cls_score]
     head = model.head.classification_head
@@ -77,12 +77,12 @@ def last_layers(model: nn.Module) -> list[nn.Module]:
 
 @torch.no_grad()
 def detector(name: str, **kwargs: Any) -> nn.Module:
-    """A torchvision detector with random weights and many detections."""
+    """Returns a torchvision detector with random weights and many detections."""
     torch.manual_seed(0)
     model = DETECTORS[name](**kwargs).eval()
     for key, module in model.named_modules():
         if isinstance(module, FrozenBatchNorm2d) and key.endswith("bn3"):
-            module.weight.fill_(0.2)  # a residual body without normalisation grows by each block
+            module.weight.fill_(0.2)  # keeps activations from growing with each residual block
 
     def spread(layer: nn.Module, _: Any, logits: torch.Tensor) -> None:
         layer.weight *= 2 / logits.std()
@@ -96,9 +96,9 @@ def detector(name: str, **kwargs: Any) -> nn.Module:
 
 
 def ours(theirs: nn.Module, config: str, *overrides: Any) -> nn.Module:
-    """Our detector with the weights of torchvision's."""
+    """Returns our detector with torchvision's weights."""
     model = build_detection_model(load_config(CONFIGS / f"{config}.yaml", overrides))
-    # Our weights have no epsilon of their own; torchvision's module has 0 or 1e-5.
+    # Our weights include the epsilon; torchvision's module has an epsilon of 0 or 1e-5.
     epsilon = next(m.eps for m in theirs.modules() if isinstance(m, FrozenBatchNorm2d))
     load_weights_into(model, theirs.state_dict(), complete=True, batch_norm_epsilon=epsilon)
     return model.to(memory_format=torch.channels_last)
@@ -173,7 +173,7 @@ def in_openvino(file: Path, threads: int) -> Run:
 
 
 def write_onnx(model: nn.Module, file: Path) -> None:
-    """Ours as a graph, which knows the sizes of the images that come: they need no enlarging."""
+    """Exports our detector for the exact size of the input images, so it does not enlarge them."""
     model.min_size_test = 0  # type: ignore[assignment]
     detops.export.onnx(model, file)
 
@@ -182,7 +182,7 @@ RUNTIMES = {"ONNX Runtime": in_onnx_runtime, "OpenVINO": in_openvino}
 
 
 def detecting(name: str, config: str | None, threads: int, folder: Path) -> dict[str, Run]:
-    """All systems that run a detector; ``config`` is that of ours, if there is one."""
+    """Returns all systems that run a detector; ``config`` names our config, if there is one."""
     theirs = detector(name)
     runs = {"torchvision": inference(theirs)}
     runs["torchvision, patched"] = inside(detops.patch_torchvision, runs["torchvision"])
@@ -204,7 +204,7 @@ def detecting(name: str, config: str | None, threads: int, folder: Path) -> dict
 
 
 def learning(context: Callable[[], AbstractContextManager]) -> dict[str, Run]:
-    """A training step of Mask R-CNN."""
+    """Returns a training step of Mask R-CNN for each system."""
     theirs = detector(MASK, min_size=TRAINING_SIDE, max_size=TRAINING_SIDE)
     sizes = ["INPUT.MIN_SIZE_TRAIN", (TRAINING_SIDE,), "INPUT.MAX_SIZE_TRAIN", TRAINING_SIDE]
     step = inside(context, training(theirs))
@@ -224,7 +224,7 @@ CONFIG_OF = {
 
 
 def times_of(runs: dict[str, Run], repeats: int) -> dict[str, dict[str, float]]:
-    """Per system CPU seconds, the clock's, and page faults of a call."""
+    """Returns median CPU seconds, wall-clock seconds and page faults per call of each system."""
     figures: dict[str, list[tuple[float, float, int]]] = {name: [] for name in runs}
     for i in range(repeats + 1):
         for name, run in runs.items():
@@ -242,7 +242,7 @@ def times_of(runs: dict[str, Run], repeats: int) -> dict[str, dict[str, float]]:
 
 
 def keep_memory() -> None:
-    """Nothing is mapped on its own, and nothing is given back: mallopt of glibc."""
+    """Makes glibc's malloc never use mmap for single allocations, and never return memory."""
     libc = ctypes.CDLL(None)
     M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
     libc.mallopt(M_MMAP_MAX, 0)
@@ -251,10 +251,11 @@ def keep_memory() -> None:
 
 @torch.inference_mode()
 def arithmetic(name: str) -> dict[str, float]:
-    """Billions of operations of an image, by Winograd's algorithm too, and how many a second.
+    """Returns billions of operations per image, direct and with Winograd, and the peak rate.
 
-    A multiplication and an addition are two. Those a second are of the quickest thing that PyTorch
-    does on the processor: a product of large matrices, or a convolution of a large map.
+    A multiplication and an addition count as two operations. The peak rate is that of the fastest
+    PyTorch operation on this CPU: a product of large matrices, or a convolution of a large feature
+    map.
     """
     model, count = detector(name), {"direct": 0.0, "winograd": 0.0}
 
@@ -287,7 +288,7 @@ def arithmetic(name: str) -> dict[str, float]:
 
 
 def cases(threads: int, folder: Path) -> dict[str, Callable[[], dict[str, Run]]]:
-    """What is timed, by name."""
+    """Returns the benchmark cases by name."""
     found: dict[str, Callable[[], dict[str, Run]]] = {
         f"{name}, inference": partial(detecting, name, CONFIG_OF.get(name), threads, folder)
         for name in DETECTORS
@@ -301,7 +302,7 @@ FASTEST = "detops, optimized"
 
 
 def write_page(results: dict[str, Any], page: Path) -> None:
-    """Puts the tables of all runs between the marks of a page."""
+    """Writes the tables of all runs between the marks of a page."""
     lines = [
         f"{results['processor']}, PyTorch {results['torch'].split('+')[0]}.",
         "",

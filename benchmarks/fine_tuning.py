@@ -1,7 +1,7 @@
 """Times the fine-tuning of docs/training.md: configs/tree_crowns_from_coco.yaml.
 
-Where torchvision's weights are neither in the cache of torch.hub nor to be downloaded, --random has
-random ones take their place. The network is the same; its AP then says nothing.
+With --random, random weights replace torchvision's if the cache of torch.hub lacks them and they
+cannot be downloaded. The network is the same, but its AP is then meaningless.
 
 python benchmarks/fine_tuning.py --steps 100 --threads 2 --random
 """
@@ -23,7 +23,7 @@ CONFIG = Path(__file__).resolve().parent.parent / "configs" / "tree_crowns_from_
 
 
 def put_random_weights() -> None:
-    """Into the cache, under the name of torchvision's."""
+    """Stores random weights in the cache, under the file name of torchvision's."""
     torch.manual_seed(0)
     net = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None)
     file = cached_file(newest_weights("fasterrcnn_resnet50_fpn"))
@@ -54,7 +54,7 @@ def main() -> None:
             "--device",
             "cpu",
         ]
-        # One evaluation, after training: its seconds are the steps' no more.
+        # Evaluates once after training, whose time is not part of the steps.
         changes = ["SOLVER.MAX_ITER", str(arguments.steps), "SOLVER.TEST_PERIOD", "0"]
         status = cli.main([*train, *changes, "SOLVER.PATIENCE", "0"])
         if status:

@@ -1,4 +1,4 @@
-"""Times the cases of modules of detops.bench on a GPU, and writes each down as it comes.
+"""Times the cases of detops.bench modules on a GPU, and saves each result immediately.
 
 python benchmarks/gpu_bench.py nms,roi_align build/gpu_check/bench.json --seconds 100
 """
@@ -21,12 +21,12 @@ KEY = ("op", "case", "layout", "dtype")
 
 
 def key(row: dict[str, Any]) -> tuple[str, ...]:
-    """What tells rows of results apart."""
+    """Returns the fields that identify a row of results."""
     return tuple(row[name] for name in KEY)
 
 
 def row_of(case: Case, machine: Machine) -> dict[str, Any]:
-    """The times of a case as ``detops bench`` writes them, or its ``error``."""
+    """Returns the times of a case in the format of ``detops bench``, or its ``error``."""
     names = dict(op=case.op, case=case.name, layout=case.layout, dtype=case.dtype)
     try:
         result = measure(case, [1])
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     began = time.monotonic()
     device = torch.device(options.device)
-    if device.type == "cuda":  # no other process is at work there, and its time is dear
+    if device.type == "cuda":  # no other process uses it, and its time is expensive
         run.LEAST_SECONDS, run.WARM_UP_SECONDS, run.TRIES = 0.05, 0.03, 2
     machine = measure_machine(device, [1])
     done = json.loads(options.done.read_text())["results"] if options.done else []

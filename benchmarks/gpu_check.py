@@ -1,11 +1,11 @@
-"""All that a machine with a GPU can say about the CUDA half, in one run.
+"""Runs every check of the CUDA code that needs a GPU.
 
 python benchmarks/gpu_check.py                                    # everything: make gpu-check
 python benchmarks/gpu_check.py --only tests --budget 500          # one step, in less than 500 s
 python benchmarks/gpu_check.py --only tests,bench --continue      # what earlier runs left
 
-Results go to benchmarks/results/<device>.json, those of a step in place of its earlier ones, and
-in words to <device>.md beside it.
+Results go to benchmarks/results/<device>.json, where those of a step replace its earlier ones. A
+readable summary goes to <device>.md in the same folder.
 """
 
 import argparse
@@ -35,21 +35,21 @@ UNWRITTEN = {"passed": 0, "failed": 0, "skipped": 0, "on_gpu": 0, "reasons": {},
 
 @dataclass
 class Check:
-    """What the steps share."""
+    """State shared by the steps."""
 
-    work: Path  # for logs and what tools write
-    deadline: float  # of the step, by time.monotonic()
-    earlier: dict[str, Any]  # what the step found before, empty if it is to begin anew
-    results: Path  # the file with all that is known
+    work: Path  # for logs and output of tools
+    deadline: float  # of the step, in time.monotonic()
+    earlier: dict[str, Any]  # the step's earlier results, empty to start from scratch
+    results: Path  # the file with all results so far
     jobs: int
     runs: int
 
     def left(self) -> float:
-        """Seconds."""
+        """Returns the remaining seconds."""
         return self.deadline - time.monotonic()
 
     def run(self, log: str, command: list[str | Path], **environment: str) -> int | None:
-        """The exit status, or none if time ran out; output goes to a file in ``work``."""
+        """Returns the exit status, or None on timeout; output goes to a file in ``work``."""
         if self.left() <= 0:
             return None
         where = os.environ.get("PYTHONPATH")
@@ -68,18 +68,18 @@ class Check:
             except subprocess.TimeoutExpired:
                 return None
             finally:
-                if process.poll() is None:  # with all that it started
+                if process.poll() is None:  # with all of its children
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
     def end_of(self, log: str) -> list[str]:
-        """Its last lines."""
+        """Returns the last lines of a log."""
         path = self.work / f"{log}.log"
         return path.read_text(errors="replace").splitlines()[-12:] if path.exists() else []
 
 
 def build(check: Check) -> dict[str, Any]:
-    """The extension, in place, for the GPU that is here or for TORCH_CUDA_ARCH_LIST."""
+    """Builds the extension in place, for the local GPU or for TORCH_CUDA_ARCH_LIST."""
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     passed = check.run("build", command, FORCE_CUDA="1") == 0
     log = [] if passed else check.end_of("build")
@@ -92,7 +92,7 @@ def build(check: Check) -> dict[str, Any]:
 
 
 def read_junit(path: Path) -> dict[str, Any]:
-    """Numbers of tests, why some were skipped, and which failed."""
+    """Returns test counts, reasons for skipped tests, and failures."""
     found: dict[str, Any] = UNWRITTEN | {"reasons": Counter(), "failures": []}
     for case in ElementTree.parse(path).iter("testcase"):
         name = f"{case.get('classname', '')}.{case.get('name')}"
@@ -113,17 +113,17 @@ def read_junit(path: Path) -> dict[str, Any]:
 
 
 def has_every_call(file: Path) -> bool:
-    """Whether a file tests all of tests/support/calls.py, which takes longer than any other."""
+    """Returns whether a file tests all of tests/support/calls.py, which takes longest."""
     return "import CALLS" in file.read_text()
 
 
 def uses_gpu(file: Path) -> bool:
-    """Whether some test of a file takes a device, or is there for a GPU alone."""
+    """Returns whether a test of a file takes a device, or needs a GPU."""
     return bool(re.search(r"NEEDS_GPU|def test\w*\([^)]*\bdevice\b", file.read_text()))
 
 
 def test_file(check: Check, file: Path) -> dict[str, Any]:
-    """One file in a process of its own: a kernel that fails takes the rest of it with it."""
+    """Tests one file in a separate process, because a failing kernel aborts the rest of it."""
     results = check.work / f"{file.stem}.xml"
     results.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfEs", "-k", "cuda"]
@@ -137,7 +137,7 @@ def test_file(check: Check, file: Path) -> dict[str, Any]:
 
 
 def tests(check: Check) -> dict[str, Any]:
-    """Those on the GPU, of the files that use one."""
+    """Runs the GPU tests of all files that have any."""
     files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda file: not has_every_call(file))
     files = [file for file in files if uses_gpu(file)]
     done = {
@@ -154,7 +154,7 @@ def tests(check: Check) -> dict[str, Any]:
 
 
 def calls(check: Check) -> dict[str, Any]:
-    """Who waits for the device, and who gives the same bits every run."""
+    """Reports which ops synchronise with the device, and which are reproducible bit for bit."""
     report = check.work / "calls.json"
     report.unlink(missing_ok=True)
     status = check.run(
@@ -167,14 +167,14 @@ def calls(check: Check) -> dict[str, Any]:
 
 
 def read_sanitizer(log: str) -> tuple[list[str], int]:
-    """First lines of what it found in our kernels, and how much it found elsewhere."""
+    """Returns first lines of reports on our kernels, and the number of other reports."""
     ours, others = [], 0
     for record in re.split(r"(?m)^========= *$", log):
         lines = re.findall(r"(?m)^========= (.*)$", record)
         lines = [line for line in lines if not re.match(r"COMPUTE-SANITIZER|\w+ SUMMARY", line)]
         if not lines or not lines[0] or lines[0].startswith(" "):
             continue
-        # The stack of the host follows, and names our library for kernels of PyTorch as well.
+        # The host backtrace follows, and names our library for kernels of PyTorch as well.
         where = re.split(r"Saved host backtrace|Host Frame", "\n".join(lines))[0]
         if "detops::" in where:
             ours.append(" ".join(line.strip() for line in lines[:2])[:300])
@@ -184,7 +184,7 @@ def read_sanitizer(log: str) -> tuple[list[str], int]:
 
 
 def find_sanitizer() -> str | None:
-    """The tool, on the path or in the toolkit."""
+    """Returns the path of compute-sanitizer, from PATH or the CUDA toolkit."""
     from torch.utils.cpp_extension import CUDA_HOME
 
     toolkit = Path(CUDA_HOME or "/usr/local/cuda")
@@ -193,11 +193,11 @@ def find_sanitizer() -> str | None:
 
 
 def sanitize(check: Check, program: str, tool: str) -> dict[str, Any]:
-    """What one of the tools says."""
+    """Runs one sanitizer tool and returns its result."""
     command = [program, "--tool", tool, "--print-limit", "1000"]
-    if tool == "memcheck":  # calls of PyTorch's that fail are its own affair
+    if tool == "memcheck":  # ignore failing API calls inside PyTorch
         command += ["--report-api-errors", "no"]
-    # An allocation per tensor: what lies beyond one is nobody's.
+    # One allocation per tensor makes accesses beyond its end invalid.
     status = check.run(
         tool,
         [*command, sys.executable, CUDA_SMOKE],
@@ -215,7 +215,7 @@ def sanitize(check: Check, program: str, tool: str) -> dict[str, Any]:
 
 
 def sanitizer(check: Check) -> dict[str, Any]:
-    """Every call of tests/support/calls.py under each tool of compute-sanitizer."""
+    """Runs every call of tests/support/calls.py under each compute-sanitizer tool."""
     program = find_sanitizer()
     if program is None:
         return {"passed": False, "missing": "compute-sanitizer was not found: nothing was checked."}
@@ -228,7 +228,7 @@ def sanitizer(check: Check) -> dict[str, Any]:
 
 
 def bench(check: Check) -> dict[str, Any]:
-    """Every case of detops.bench, those with floors first; the rows go beside the other results."""
+    """Runs every case of detops.bench, those with floors first, and adds to the other results."""
     from gpu_bench import key
 
     from detops.bench.run import MODULES, name_of
@@ -242,7 +242,7 @@ def bench(check: Check) -> dict[str, Any]:
     output = check.work / "bench.json"
     while left and check.left() > 0:
         output.unlink(missing_ok=True)
-        # The case in progress may take a while.
+        # Leaves time for the case in progress.
         command = [sys.executable, "benchmarks/gpu_bench.py", ",".join(left), output]
         command += ["--seconds", str(max(0.0, check.left() - 30))]
         command += ["--done", check.results] if check.earlier else []
@@ -252,14 +252,14 @@ def bench(check: Check) -> dict[str, Any]:
         finished = data.pop("finished", [])
         left = [name for name in left if name not in finished]
         machine |= data
-        if status == 0:  # no time is left, if modules are
+        if status == 0:  # modules that are left ran out of time
             break
-        if left and status is not None:  # a kernel that failed took the rest of the process with it
+        if left and status is not None:  # a failing kernel aborted the rest of the process
             lost.append(left.pop(0))
     left += lost
     if check.earlier:
         rows = json.loads(check.results.read_text())["results"] + check.earlier["errors"] + rows
-    rows = list({key(row): row for row in rows}.values())  # the last of each
+    rows = list({key(row): row for row in rows}.values())  # keeps the last row of each key
     errors = [row for row in rows if "error" in row]
     rows = [row for row in rows if "error" not in row]
     passed = not errors and not left
@@ -271,7 +271,7 @@ STEPS = {"build": build, "calls": calls, "tests": tests, "sanitizer": sanitizer,
 
 
 def merged(data: dict[str, Any], step: str, section: dict[str, Any]) -> dict[str, Any]:
-    """With what a step found in the place of what it found before."""
+    """Returns the data with a step's new results in place of its earlier ones."""
     machine, results = section.pop("machine", {}), section.pop("results", data["results"])
     versions = data["versions"] | machine.pop("versions", {})
     check = data["check"] | {step: section}
@@ -280,7 +280,7 @@ def merged(data: dict[str, Any], step: str, section: dict[str, Any]) -> dict[str
 
 
 def commit() -> str:
-    """Of the tree that is checked, if git knows; DETOPS_COMMIT tells it of a copy without git."""
+    """Returns the checked commit from git, or from DETOPS_COMMIT for a copy without git."""
     if told := os.environ.get("DETOPS_COMMIT"):
         return told
     command = ["git", "describe", "--always", "--dirty"]
@@ -292,7 +292,7 @@ def commit() -> str:
 
 
 def chosen(names: str) -> list[str]:
-    """Steps by name, in their order."""
+    """Parses step names, and returns them in the order of STEPS."""
     wanted = names.split(",")
     unknown = set(wanted) - set(STEPS)
     if unknown:
@@ -302,7 +302,7 @@ def chosen(names: str) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: all passed; 1: not all; 2: nothing can be checked here."""
+    """Returns 0 if all passed, 1 if not, and 2 if nothing can be checked on this machine."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -340,7 +340,7 @@ def main(arguments: list[str] | None = None) -> int:
         check = Check(work, deadline, earlier, results, options.jobs, options.runs)
         try:
             section = STEPS[step](check)
-        except Exception as error:  # the other steps still have something to say
+        except Exception as error:  # the other steps can still run
             section = {"passed": False, "error": f"{type(error).__name__}: {error}"}
         section |= {"seconds": time.monotonic() - began, "commit": commit()}
         everything = everything and section["passed"]

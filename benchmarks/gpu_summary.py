@@ -1,23 +1,24 @@
-"""Puts what a GPU said into words: floors, bandwidth, tests, sanitizer, waiting, repeatability."""
+"""Formats GPU results: floors, bandwidth, tests, sanitizer, synchronisation, repeatability."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-BANDWIDTH_FLOOR = 0.8  # of that of a copy
+BANDWIDTH_FLOOR = 0.8  # fraction of the bandwidth of a copy
 
 
 @dataclass(frozen=True)
 class Floor:
-    """How many times as fast as torchvision the cases that match are to be.
+    """Minimum speed-up over torchvision for the cases that match.
 
-    Where torchvision has no such op, PyTorch stands in for it; ``seconds`` is for what both cannot.
+    PyTorch is the baseline where torchvision has no such op. ``seconds`` is an absolute limit for
+    cases without a baseline.
     """
 
     name: str
     ratio: float
-    op: str  # regular expressions for the whole of op, the beginning of the case, the others
+    op: str  # regular expressions: full op, prefix of the case, full layout and dtype
     case: str = ""
     layout: str = ".*"
     dtype: str = "float32|float16"
@@ -55,7 +56,7 @@ FLOORS = (
 
 
 def has_floors(ops: Iterable[str]) -> bool:
-    """Whether there is one for any op that is named so, or begins so."""
+    """Returns whether any op with one of these names or prefixes has a floor."""
     passes = ("", " forward", " backward", " both")
     return any(re.fullmatch(floor.op, op + end) for floor in FLOORS for op in ops for end in passes)
 
@@ -74,7 +75,7 @@ def _section(title: str, lines: list[str]) -> list[str]:
 
 
 def floors(data: dict[str, Any]) -> list[list[str]]:
-    """A row per floor and case that it holds for, one for a floor that nothing was measured of."""
+    """Returns a row per floor and matching case, or one row for a floor without results."""
     rows = []
     for floor in FLOORS:
         asked = f"{floor.seconds:g} s" if floor.seconds else f"{floor.ratio:.2g}x"
@@ -103,7 +104,7 @@ def floors(data: dict[str, Any]) -> list[list[str]]:
 
 
 def bandwidth(data: dict[str, Any]) -> list[list[str]]:
-    """A row per case that should take as long as moving its bytes."""
+    """Returns a row per case that should run at memory bandwidth."""
     rows = []
     for row in data["results"]:
         if row.get("bandwidth"):
@@ -129,7 +130,7 @@ def _bench(data: dict[str, Any]) -> list[str]:
         lines += _section("Benchmarks that failed", table)
     try:
         from detops.bench.report import from_json, markdown
-    except ImportError:  # a build that failed still has earlier times
+    except ImportError:  # earlier times exist even if the build failed
         return lines
     return lines + _section("All times", [markdown(*from_json(data, "cuda"))])
 
@@ -189,7 +190,7 @@ def _sanitizer(section: dict[str, Any]) -> list[str]:
 
 
 def _logs(check: dict[str, Any]) -> list[str]:
-    """The last lines of the steps that failed."""
+    """Returns the last log lines of failed steps."""
     lines = []
     for step, section in check.items():
         if section.get("log"):
@@ -198,7 +199,7 @@ def _logs(check: dict[str, Any]) -> list[str]:
 
 
 def summary(data: dict[str, Any]) -> str:
-    """The whole of it, in Markdown."""
+    """Returns the complete summary in Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     rows = [
         [step, _yes(section["passed"]), f"{section['seconds']:.0f}", section["commit"]]

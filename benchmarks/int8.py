@@ -1,10 +1,10 @@
-"""Detectors in 8 bits beside float32: average precision, and time in the runtimes that run them.
+"""Compares detectors in 8 bits with float32: average precision, and time in each runtime.
 
 python benchmarks/int8.py --page docs/export.md
 
-Precision is that of the shipped detectors, on images which neither weights nor scales were made
-from. Times are CPU seconds of Mask R-CNN (R50-FPN) on noise of 800 x 1333 pixels, one thread, the
-files in turns, medians, the first round not counted; its weights are random.
+Precision is that of the shipped detectors, on images used neither for the weights nor for the
+quantization scales. Times are median CPU seconds of Mask R-CNN (R50-FPN) on noise of 800 x 1333
+pixels on one thread. The files run in turn, and the first round is ignored. The weights are random.
 """
 
 import argparse
@@ -23,17 +23,17 @@ from detops.data.shapes import Shapes
 from detops.marks import fill
 
 SHAPES = TREE_CROWNS.parent / "shapes"
-IMAGES = 24  # that set the scales of the detector of shapes
+IMAGES = 24  # calibration images for the shapes detector
 
 
 def command(*words: object) -> None:
-    """A command of detops, which must succeed."""
+    """Runs a detops command, which must succeed."""
     if cli.main([str(word) for word in words]) != 0:
         raise RuntimeError(f"detops {' '.join(map(str, words))} failed")
 
 
 def precision(weights: Path, data: str, folder: Path) -> list[float]:
-    """AP50 of boxes and, where there are any, of masks."""
+    """Returns the AP50 of boxes and, if there are any, of masks."""
     file = folder / "rated.json"
     command("eval", "--weights", weights, "--data", data, "--output", file)
     rated = json.loads(file.read_text())
@@ -41,7 +41,7 @@ def precision(weights: Path, data: str, folder: Path) -> list[float]:
 
 
 def in_8_bits(weights: Path, images: Path, data: str, folder: Path) -> list[tuple[float, float]]:
-    """Precisions of a detector in float32 and in 8 bits."""
+    """Returns the precision of a detector in float32 and in 8 bits."""
     file = folder / "int8.onnx"
     words = ("--weights", weights, "--format", "onnx", "--output", file, "--int8", images)
     command("export", *words)
@@ -50,7 +50,7 @@ def in_8_bits(weights: Path, images: Path, data: str, folder: Path) -> list[tupl
 
 
 def times(folder: Path, repeats: int) -> dict[str, tuple[float, float]]:
-    """CPU seconds of an image in each runtime, in float32 and in 8 bits."""
+    """Returns CPU seconds per image in each runtime, in float32 and in 8 bits."""
     torch.set_num_threads(1)
     source, quantized = folder / "float32.onnx", folder / "quantized.onnx"
     write_onnx(ours(detector(MASK), CONFIG_OF[MASK]).eval(), source)

@@ -1,4 +1,4 @@
-"""Calls of every op at its worst, of a size `n`, for limits.py."""
+"""Worst-case calls of every op at size `n`, for limits.py."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,20 +9,20 @@ from torch import Tensor
 
 import detops
 
-ALMOST_ONE = 0.9999  # a threshold under which every box stays, and is compared with all others
-CHANNELS, HEIGHT, WIDTH = 256, 100, 168  # of a map
+ALMOST_ONE = 0.9999  # keeps every box, so each is compared with all others
+CHANNELS, HEIGHT, WIDTH = 256, 100, 168  # of a feature map
 
 Call = Callable[[], Any]
 Maker = Callable[[int], Call]
 
 
 def uniform(*sizes: int, seed: int = 0) -> Tensor:
-    """Between 0 and 1."""
+    """Returns uniform random numbers in [0, 1)."""
     return torch.rand(*sizes, generator=torch.Generator().manual_seed(seed))
 
 
 def nested(n: int, columns: int = 4) -> Tensor:
-    """Boxes about one point, of all sizes: no grid tells them apart."""
+    """Returns concentric boxes of all sizes, which no grid can separate."""
     generator = torch.Generator().manual_seed(0)
     half = 1 + 500 * torch.rand(n, 2, generator=generator)
     if columns == 4:
@@ -34,12 +34,12 @@ def nested(n: int, columns: int = 4) -> Tensor:
 
 
 def masks(n: int) -> Tensor:
-    """Of 28 x 28 pixels."""
+    """Returns random masks of 28 x 28 pixels."""
     return uniform(n, 28, 28) > 0.5
 
 
 def points(n: int, columns: int = 2) -> Tensor:
-    """In the unit square."""
+    """Returns random points in the unit square."""
     return uniform(1, n, columns, seed=n)
 
 
@@ -76,7 +76,8 @@ def _fused(n: int) -> Call:
 
 
 def _matched(n: int) -> Call:
-    # Products of two ramps: every object wants the same places, and all paths are long.
+    # With products of two ramps, all objects compete for the same columns, and augmenting paths are
+    # long.
     ramp = torch.arange(1.0, n + 1)
     return partial(detops.linear_assignment, (ramp[:, None] * ramp)[None])
 
@@ -93,7 +94,7 @@ def _chamfer(n: int) -> Call:
     return partial(detops.chamfer_distance, points(n).requires_grad_(), points(n + 1)[:, :n])
 
 
-# By the pairs of n boxes, masks or points, but for the last.
+# Cost grows with the pairs of n boxes, masks or points, except for linear_assignment.
 PAIRS: dict[str, Maker] = {
     "nms": _suppress("nms", iou_threshold=ALMOST_ONE),
     "batched_nms": _suppress("batched_nms", iou_threshold=ALMOST_ONE),
@@ -120,7 +121,7 @@ PAIRS: dict[str, Maker] = {
     "linear_assignment": _matched,
 }
 
-# What else than boxes n is.
+# Meaning of n where it is not boxes.
 PAIRED = {
     "mask_nms": "masks of 28 x 28",
     "mask_iou": "masks of 28 x 28",
@@ -132,7 +133,7 @@ PAIRED = {
 
 
 def _wanted(*tensors: Tensor) -> list[Tensor]:
-    """Gradients of all of them."""
+    """Makes all of them require gradients."""
     return [t.requires_grad_() for t in tensors]
 
 
@@ -141,7 +142,7 @@ def _map(channels: int = CHANNELS, height: int = HEIGHT, width: int = WIDTH) -> 
 
 
 def _whole(n: int, columns: int = 5) -> Tensor:
-    """RoIs that cover a map: by corners, or by centre, sides and angle."""
+    """Returns RoIs that cover the feature map: by corners, or by centre, sides and angle."""
     if columns == 5:
         return torch.tensor([[0.0, 0, 0, WIDTH, HEIGHT]]).repeat(n, 1)
     rois = torch.tensor([[0.0, WIDTH / 2, HEIGHT / 2, WIDTH, HEIGHT, 0]]).repeat(n, 1)
@@ -179,7 +180,7 @@ def _borders(n: int) -> Call:
 
 
 def _of_map(name: str, *more: Any) -> Maker:
-    """Of maps of n pixels."""
+    """Returns a maker for ops on feature maps of n pixels."""
 
     def make(n: int) -> Call:
         return partial(getattr(detops, name), _map(CHANNELS, 1, n), *more)
@@ -267,7 +268,7 @@ def _pasted(n: int) -> Call:
 
 
 def _empty_masks(n: int) -> Call:
-    # All of whose pixels are looked at.
+    # masks_to_boxes must read every pixel of an empty mask.
     return partial(detops.masks_to_boxes, torch.zeros(n, 800, 1333, dtype=torch.bool))
 
 
@@ -276,7 +277,7 @@ def _noisy_masks(n: int) -> Call:
 
 
 def _listed(name: str, columns: int = 4, **options: Any) -> Maker:
-    """Pairs of two lists of n."""
+    """Returns a maker for matched pairs from two lists of n boxes."""
 
     def make(n: int) -> Call:
         boxes = nested(n, columns).requires_grad_()
@@ -343,7 +344,7 @@ _LARGE = "masks of 800 x 1333"
 _OF_PAIRS = "pairs"
 _NUMBERS = "numbers"
 
-# By n alone: what n is, and the call.
+# Cost grows with n. Values are the meaning of n, and the call.
 LINEAR: dict[str, tuple[str, Maker]] = {
     "roi_align": (_A_MAP, _rois("roi_align")),
     "multiscale_roi_align": (_A_MAP, _levels),

@@ -1,9 +1,9 @@
-"""Times eight ops beside those of the libraries that have them, on one thread of the CPU.
+"""Times eight ops next to those of other libraries, on one CPU thread.
 
 python benchmarks/peers.py --output benchmarks/results
 
-All of a case take turns in one process, and times are the processor's, so that what else the
-machine does disturbs them least. Before they are timed, their results are compared.
+All libraries of a case run in turn in one process. Times are CPU times, which other load on the
+machine disturbs least. Results are compared before timing.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SECONDS, LEAST_ROUNDS, BLOCK_SECONDS = 2.0, 7, 0.005
 
 
 class Comparison(NamedTuple):
-    """One op, and the calls that do the same work by name; ours is ``detops``."""
+    """One op, and equivalent calls by library name; ours is ``detops``."""
 
     name: str
     calls: dict[str, Call]
@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
 
 
 def session(op: str, inputs: dict[str, np.ndarray], **attributes: Any) -> Call:
-    """A model of one op in ONNX Runtime, as a call."""
+    """Returns a call of a single-op model in ONNX Runtime."""
     types = {np.dtype("float32"): TensorProto.FLOAT, np.dtype("int64"): TensorProto.INT64}
     given = [helper.make_tensor_value_info(k, types[x.dtype], x.shape) for k, x in inputs.items()]
     kind = TensorProto.INT64 if op == "NonMaxSuppression" else TensorProto.FLOAT
@@ -57,13 +57,13 @@ def session(op: str, inputs: dict[str, np.ndarray], **attributes: Any) -> Call:
 
 
 def same_set(ours: torch.Tensor, theirs: Any) -> bool:
-    """Indices, whatever their order; the last column of ONNX Runtime's rows."""
+    """Compares indices in any order; ONNX Runtime has them in the last column."""
     theirs = np.asarray(theirs)
     return set(ours.tolist()) == set(theirs.reshape(len(theirs), -1)[:, -1].tolist())
 
 
 def nearly(ours: torch.Tensor, theirs: Any) -> bool:
-    """Up to rounding."""
+    """Compares values up to rounding."""
     return torch.allclose(ours, torch.as_tensor(theirs), rtol=1e-4, atol=1e-4)
 
 
@@ -143,7 +143,7 @@ def box_iou(generator: torch.Generator) -> Comparison:
 
 
 def comparisons() -> Iterator[Comparison]:
-    """The eight."""
+    """Yields the eight comparisons."""
     generator = torch.Generator().manual_seed(0)
     yield nms(1000, generator)
     yield nms(10_000, generator)
@@ -155,13 +155,13 @@ def comparisons() -> Iterator[Comparison]:
 
 
 def scatter(times: Sequence[list[float]]) -> float:
-    """The widest distance between quartiles, as a share of its median."""
+    """Returns the largest interquartile range as a fraction of its median."""
     quartiles = (statistics.quantiles(x, n=4) for x in times)
     return max((high - low) / middle for low, middle, high in quartiles)
 
 
 def measure(calls: dict[str, Call], seconds: float = SECONDS) -> dict[str, float]:
-    """Medians in seconds, of the steadiest of several tries where the first one scatters."""
+    """Returns median seconds of the steadiest try; repeats if the first try scatters."""
     blocks = (BLOCK_SECONDS, seconds, LEAST_ROUNDS)
     times = steadiest(lambda: in_turns(list(calls.values()), *blocks), scatter)
     return {name: statistics.median(x) for name, x in zip(calls, times, strict=True)}

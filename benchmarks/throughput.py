@@ -1,10 +1,10 @@
-"""Images a second of a detector: threads, images at a time, and processes that share the work.
+"""Measures images per second of a detector for various threads, batch sizes and processes.
 
 python benchmarks/throughput.py --seconds 30 --page docs/optimize.md
 
-Mask R-CNN (R50-FPN) on noise of 800 x 1333 pixels, torchvision's and ours, the latter as
-`detops.optimize` makes it. The rows of a system are run in turn, one at a time; medians of the
-rounds. Processes begin together, each with its threads, and share nothing.
+Runs Mask R-CNN (R50-FPN) on noise of 800 x 1333 pixels, from torchvision and from detops with
+`detops.optimize`. The rows of a system run in turn, one at a time; results are medians over the
+rounds. Processes start together, each with its own threads, and share nothing.
 """
 
 import argparse
@@ -19,13 +19,13 @@ import torch
 from detops.bench.run import machine_of
 from detops.marks import fill
 
-# Processes, threads of each, images at a time.
+# Processes, threads per process, images per batch.
 SETTINGS = ((1, 1, 1), (1, 2, 1), (1, 2, 4), (2, 1, 1))
 SYSTEMS = ("torchvision", "detops, optimized")
 
 
 def worker(system: str, threads: int, batch: int, connection: Any) -> None:
-    """Answers a number of seconds by images and seconds; the end of the connection ends it."""
+    """Answers a duration with image count and seconds; exits when the connection is closed."""
     from detectors import CONFIG_OF, MASK, detector, ours, picture
 
     import detops
@@ -47,7 +47,7 @@ def worker(system: str, threads: int, batch: int, connection: Any) -> None:
 
 
 class Row:
-    """Processes that run a system in one way."""
+    """Processes that run a system with one setting."""
 
     def __init__(self, system: str, processes: int, threads: int, batch: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -62,7 +62,7 @@ class Row:
             connection.recv()
 
     def run(self, seconds: float) -> float:
-        """Images a second of all processes."""
+        """Returns the images per second of all processes."""
         for connection in self.connections:
             connection.send(seconds)
         return sum(connection.recv() for connection in self.connections)

@@ -1,4 +1,4 @@
-"""Time per training step of one network under our ops and under torchvision's, side by side.
+"""Compares the time per training step of one network on our ops and on torchvision's.
 
 python benchmarks/train_step.py --config configs/tree_crowns.yaml --threads 2
 """
@@ -23,7 +23,7 @@ WARM_UP = 5
 
 
 class BoxCoder(TorchvisionBoxCoder):
-    """The arithmetic of torchvision behind our method names."""
+    """torchvision's arithmetic under our method names."""
 
     def __init__(self, weights=(1.0, 1.0, 1.0, 1.0)) -> None:
         super().__init__(weights)
@@ -38,7 +38,7 @@ class BoxCoder(TorchvisionBoxCoder):
 def multiscale_roi_align(
     inputs, boxes, size, scales, ratio=-1, *, canonical_scale=224, canonical_level=4
 ):
-    """As torchvision does it: one call per level, scattered into the result."""
+    """Pools like torchvision: one call per level, scattered into the result."""
     first = -torch.log2(torch.tensor(scales[0])).round().int().item()
     mapper = LevelMapper(first, first + len(scales) - 1, canonical_scale, canonical_level)
     levels = mapper(boxes)
@@ -53,7 +53,7 @@ def multiscale_roi_align(
 
 @contextmanager
 def torchvision_ops():
-    """Replaces every op that the detector calls."""
+    """Replaces every op that the detector calls with torchvision's."""
     ops = torchvision.ops
     replaced = {
         "poolers": {"multiscale_roi_align": multiscale_roi_align},
@@ -73,7 +73,7 @@ def torchvision_ops():
 
 
 def step_of(cfg, seed: int = 0) -> Callable[[], Tensor]:
-    """A function that makes one training step on fixed images."""
+    """Returns a function that runs one training step on fixed images."""
     torch.manual_seed(seed)
     model = build_detection_model(cfg).to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)

@@ -1,7 +1,7 @@
-"""Times of the same network in Python and in C++: ``python examples/compare.py mlp|lltm``.
+"""Times the same network in Python and in C++: ``python examples/compare.py mlp|lltm``.
 
-Forward and backward are timed apart, in turns of 50 ms for each variant, so that what else the
-machine does meets all of them alike; medians are shown.
+Forward and backward are timed separately. The variants take turns of 50 ms, so that other load on
+the machine affects all of them equally. Medians are printed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Variant = tuple[nn.Module, Forward]
 
 
 class PythonLLTM(nn.Module):
-    """The cell op by op, with detops.LLTM's parameters."""
+    """Composes the cell from separate ops, with the parameters of detops.LLTM."""
 
     def __init__(self, input_features: int, state_size: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def lltm(args: argparse.Namespace) -> dict[str, dict[str, Variant]]:
 
 
 def measure(variants: dict[str, Variant], args: argparse.Namespace) -> dict[str, list[float]]:
-    """Median microseconds of forward and backward, per variant."""
+    """Returns the median microseconds of forward and backward per variant."""
 
     def now() -> float:
         if args.device == "cuda":
@@ -106,7 +106,7 @@ def measure(variants: dict[str, Variant], args: argparse.Namespace) -> dict[str,
     end = time.perf_counter() + args.seconds
     while time.perf_counter() < end:
         for name, (module, forward) in variants.items():
-            run(module, forward)  # with this variant's data in the caches again
+            run(module, forward)  # loads this variant's data into the caches again
             turn = time.perf_counter() + 0.05
             while time.perf_counter() < turn:
                 times[name].append(run(module, forward))

@@ -1,9 +1,9 @@
-"""Detects in the pictures of a folder with Ray Data, on one machine or a cluster.
+"""Detects objects in the images of a folder with Ray Data, on one machine or a cluster.
 
     python examples/detect_with_ray.py photographs --output found --detectors 2
 
-Ray reads the files, keeps as many detectors as it is told to on whatever machines it has, gives
-each its batches, starts those anew that fail, and writes what is found as Parquet, a row a picture.
+Ray reads the files, keeps the requested number of detectors on the available machines, sends each
+its batches, restarts failed detectors, and writes the results as Parquet, one row per image.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from detops.engine.sources import Source
 
 
 class Detecting:
-    """A detector in a process of its own, which is opened once."""
+    """A detector in a separate process, loaded once."""
 
     def __init__(self, weights, device, threads, score_threshold):
         torch.set_num_threads(threads)
@@ -29,7 +29,7 @@ class Detecting:
 
     def __call__(self, batch):
         rows = [self.row(*each) for each in zip(batch["path"], batch["bytes"], strict=True)]
-        # Lists of any length, which numpy has no array for.
+        # Lists of varying length require object arrays.
         columns = {key: np.empty(len(rows), object) for key in ("detections", "problem")}
         for i, (entry, problem) in enumerate(rows):
             columns["detections"][i] = entry["detections"]
@@ -39,7 +39,7 @@ class Detecting:
     def row(self, path, content):
         try:
             pixels = Source(path, content=content).read()
-        except ImageError as error:  # a bad picture does not end the run
+        except ImageError as error:  # a bad image must not stop the run
             return {"detections": []}, str(error)
         found = self.detector.detect(pixels, self.score_threshold)
         return image_entry(path, pixels.shape, found), ""

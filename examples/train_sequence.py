@@ -1,9 +1,8 @@
 """Trains LLTMSequence on the adding problem: ``python examples/train_sequence.py``.
 
-Hochreiter & Schmidhuber, "Long Short-Term Memory" (1997), section 5.4: each step of a sequence
-carries a random number and a mark; two steps are marked, and what is asked for after the last step
-is the sum of their numbers. Whoever ignores the marks does no better than an error of 1/6, the
-variance of that sum.
+Hochreiter & Schmidhuber, "Long Short-Term Memory" (1997), section 5.4: each step of a sequence has
+a random number and a mark. Two steps are marked, and the target after the last step is the sum of
+their numbers. A model that ignores the marks cannot beat an error of 1/6, the variance of that sum.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import detops
 
 
 class Adder(nn.Module):
-    """The state after the last step, through one linear layer."""
+    """Applies one linear layer to the state after the last step."""
 
     def __init__(self, state_size: int) -> None:
         super().__init__()
@@ -31,7 +30,7 @@ class Adder(nn.Module):
 
 
 def batch(steps: int, rows: int, device: str) -> tuple[Tensor, Tensor]:
-    """Sequences ``[T, B, 2]`` of numbers and marks, and the sums ``[B]``."""
+    """Returns sequences ``[T, B, 2]`` of numbers and marks, and the sums ``[B]``."""
     numbers = torch.rand(steps, rows, device=device)
     marks = torch.zeros(steps, rows, device=device)
     first = torch.randint(0, steps // 2, (1, rows), device=device)

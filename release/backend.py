@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""setuptools' build backend, with one line instead of a traceback where there is no setuptools."""
+"""Build backend of setuptools that reports a missing setuptools in one line, not a traceback."""
 
 import sys
 

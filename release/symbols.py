@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Shows that the libraries in a wheel or a folder keep to PyTorch's stable ABI: `make symbols`.
+"""Checks that the libraries in a wheel or folder keep to PyTorch's stable ABI: `make symbols`.
 
-No C++ symbol of PyTorch is left undefined in any of them, no symbol of Python in the libraries of
-the ops, and each asks the loader only for what every system with PyTorch has.
+No library may have undefined C++ symbols of PyTorch, and the libraries of the ops may not use
+symbols of Python. Each may link only against libraries that every system with PyTorch has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ SYSTEM = r"libc\.so\.6|libm\.so\.6|libdl\.so\.2|librt\.so\.1|libpthread\.so\.0|l
 SYSTEM += r"|libstdc\+\+\.so\.6|libgcc_s\.so\.1"
 TORCH = re.compile(r"\b(at|c10|torch|caffe2)::")
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
-# What each kind of file may be linked with. The CUDA runtime is inside, cuBLAS is PyTorch's.
+# Libraries that each kind of file may link against. The CUDA runtime is static; cuBLAS comes from
+# PyTorch.
 NEEDED = {
     "libdetops.so": r"libtorch_cpu\.so",
     "libdetops_cuda.so": r"libtorch_cpu\.so|libtorch_cuda\.so",
@@ -27,13 +28,13 @@ NEEDED = {
 
 
 def output(*command: str) -> list[str]:
-    """The lines that a program prints."""
+    """Returns the lines that a program prints."""
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return result.stdout.splitlines()
 
 
 def faults(library: Path) -> list[str]:
-    """What is wrong with a library, a line each."""
+    """Returns the faults of a library, one per line."""
     kind = library.name if library.name.startswith("lib") else "_C"
     undefined = [line.split(maxsplit=1)[1] for line in output("nm", "-DCu", str(library))]
     found = [f"C++ symbol of PyTorch: {name}" for name in undefined if TORCH.search(name)]
@@ -52,7 +53,7 @@ def faults(library: Path) -> list[str]:
 
 
 def main(paths: list[str]) -> int:
-    """The exit status; paths are wheels, folders or libraries."""
+    """Returns the exit status; paths are wheels, folders or libraries."""
     status, seen = 0, 0
     with tempfile.TemporaryDirectory() as scratch:
         for path in map(Path, paths):

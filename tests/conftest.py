@@ -17,14 +17,15 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch.backends.cudnn.allow_tf32 = False
 # Traced graphs have millions of objects, and a collection visits all of them.
 gc.set_threshold(50_000, 20, 50)
-# A forked process must not collect its parent's objects: some wait for threads that it lacks.
+# A forked process must not collect its parent's objects: some would wait for threads that were not
+# forked.
 os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 # On a busy machine, any example may be slow.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 # Shells make background jobs ignore interrupts, and all processes of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# In parallel runs, each process and the programs it starts share one processor.
+# In parallel runs, each process and its child programs share one processor.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Weights and photographs of detops's demonstration, which finds them beside this file."""
+"""Weights and photographs of the detops demo, which locates them next to this file."""

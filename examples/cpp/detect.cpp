@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A whole detector without Python: a photograph in, a picture with the detections drawn on it out.
-// `detops export --format aoti` writes the detector.
+// A complete detector without Python: reads a photograph and writes an image with the detections
+// drawn on it. `detops export --format aoti` writes the detector.
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-// A picture in the PPM format, as `convert photograph.jpg photograph.ppm` writes it.
+// An image in the PPM format, as written by `convert photograph.jpg photograph.ppm`.
 struct Picture {
   int64_t width = 0, height = 0;
   std::vector<unsigned char> rgb;  // row by row
@@ -40,7 +40,7 @@ struct Picture {
     if (!file.flush()) throw std::runtime_error(std::string("cannot write ") + path);
   }
 
-  // [3, height, width], in 0..1.
+  // Returns the image as [3, height, width], with values from 0 to 1.
   at::Tensor tensor() const {
     const auto bytes = at::from_blob(const_cast<unsigned char*>(rgb.data()), {height, width, 3},
                                      at::TensorOptions().dtype(at::kByte));
@@ -60,7 +60,7 @@ struct Picture {
     for (int64_t y = y1; y <= y2; ++y) paint(x1, y), paint(x2, y);
   }
 
-  // A cross at each point: [points, 3] as (x, y, 1).
+  // Draws a cross at each point: [points, 3] as (x, y, 1).
   void mark(const at::Tensor& points) {
     const at::Tensor rows = points.contiguous();
     for (int64_t i = 0; i < rows.size(0); ++i) {
@@ -72,7 +72,7 @@ struct Picture {
     }
   }
 
-  // Greener where a mask is: bool [height, width].
+  // Tints the pixels of a mask green: bool [height, width].
   void tint(const at::Tensor& mask) {
     const at::Tensor inside = mask.contiguous();
     const bool* flags = inside.const_data_ptr<bool>();
@@ -91,7 +91,7 @@ std::vector<std::string> lines(const std::string& text) {
 
 void run(const char* package, const char* photograph, const char* output, float least) {
   const c10::InferenceMode no_gradients;
-  // The detector calls its ops by name: they are in libdetops.so, which the program is linked with.
+  // The detector calls its ops by name. They are in libdetops.so, which the program links.
   torch::inductor::AOTIModelPackageLoader detector(package);
   Picture picture(photograph);
   const std::vector<at::Tensor> found = detector.run({picture.tensor()});
@@ -104,7 +104,7 @@ void run(const char* package, const char* photograph, const char* output, float 
   for (int64_t i = 0; i < boxes.size(0); ++i) {
     if (scores[i].item<float>() >= least) good.push_back(i);
   }
-  // Outlines lie over all masks.
+  // Tints all masks first, so that outlines are drawn on top of them.
   for (const int64_t i : good) {
     if (has_masks) picture.tint(found[3][i][0]);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What comes after the network of a Mask R-CNN, without Python: from the tensors of a photograph to
-// boxes, labels, scores and masks. It compares them with what Python made of the same tensors.
+// The postprocessing of a Mask R-CNN without Python: computes boxes, labels, scores and masks from
+// the network's tensors of a photograph. Compares them with Python's results for the same tensors.
 #include <detops/ops.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -24,7 +24,7 @@ Tensor tensor_of(const std::vector<T>& elements, const Sizes& sizes) {
   return t;
 }
 
-// The file of make_inputs.py, which explains it.
+// Reads the file that make_inputs.py writes. The format is documented there.
 std::map<std::string, Tensor> read(const char* path) {
   const std::map<std::string, ScalarType> types = {
       {"float32", ScalarType::Float}, {"int64", ScalarType::Long}, {"bool", ScalarType::Bool}};
@@ -46,7 +46,7 @@ std::map<std::string, Tensor> read(const char* path) {
   return tensors;
 }
 
-// [N, C] to probabilities.
+// Converts logits [N, C] to probabilities.
 std::vector<float> softmax(const Tensor& logits) {
   const int64_t classes = logits.size(1);
   const float* x = logits.const_data_ptr<float>();
@@ -80,7 +80,7 @@ struct Detections {
   }
 };
 
-// From class logits and deltas of the proposals to the best detections, as the box head has them.
+// Computes the best detections from class logits and deltas of the proposals, as the box head does.
 Detections detect(const Tensor& logits, const Tensor& deltas, const Tensor& proposals, float height,
                   float width) {
   const int64_t count = logits.size(0), classes = logits.size(1);
@@ -119,8 +119,8 @@ int64_t differences(const Tensor& a, const Tensor& b) {
   return count;
 }
 
-// Whether a result is Python's. An exponential function that rounds otherwise may move a pixel over
-// the threshold of a mask: one in 100,000 may differ.
+// Returns whether a result is the same as in Python. One element in 100,000 may differ, because an
+// exponential function that rounds differently can move a pixel across the threshold of a mask.
 bool same(const char* name, const Tensor& result, const Tensor& expected) {
   const auto sizes = result.sizes(), wanted = expected.sizes();
   const ScalarType type = result.scalar_type();
@@ -143,7 +143,7 @@ int run(const char* path) {
   const int64_t height = size[0], width = size[1];
   const Tensor logits = get("class_logits"), proposals = get("proposals");
 
-  // NMS over all classes at once, by the best score but the background's.
+  // NMS over all classes at once, by the best score except the background's.
   const std::vector<float> scores = softmax(logits);
   std::vector<float> best;
   for (auto row = scores.begin(); row != scores.end(); row += logits.size(1)) {
@@ -180,7 +180,7 @@ int run(const char* path) {
   good &= same("pyramid", pyramid, get("expected_pyramid"));
   good &= same("masks", masks, get("expected_masks"));
 
-  try {  // What a call says that is refused.
+  try {  // A rejected call throws an error with a message.
     detops::nms(rois, tensor_of(found.scores, {found.size()}), 0.5);
     good = false;
   } catch (const std::runtime_error& error) {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Writes what main.cpp reads: a detector's tensors of a photograph, and what Python makes of them.
+"""Writes the input of main.cpp: a detector's tensors for a photograph, and Python's results.
 
     python make_inputs.py photograph.bin
 
-A tensor is a line "name dtype size size ...", and after it its elements, row by row, as they lie in
-memory. Nothing separates it from the next one.
+A tensor is a line "name dtype size size ...", followed by its elements in row-major order as raw
+bytes. The next tensor follows immediately.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import detops
 from detops.data import Shapes
 from detops.engine import Detector
 
-HEIGHT, WIDTH = 160, 240  # what the detector works on: nothing is resized on the way
+HEIGHT, WIDTH = 160, 240  # the detector's input size, so nothing is resized
 WEIGHTS = Path(detops.__file__).parent / "assets" / "shapes" / "weights.pt"
 
 
 @torch.inference_mode()
 def tensors() -> dict[str, Tensor]:
-    """Shapes on a photograph: what the network says about it, and what the ops make of that."""
+    """Returns the outputs of the network for a photograph of shapes, and the results of the ops."""
     model = Detector.from_checkpoint(WEIGHTS, device="cpu").model
     box, mask = model.roi_heads.box, model.roi_heads.mask
     seen = {}

@@ -2,8 +2,8 @@
 Boxes that learn to overlap
 ===========================
 
-The overlap losses have gradients everywhere: an optimizer moves boxes onto their targets, also
-those that do not meet them at first.
+The overlap losses have gradients everywhere. An optimizer moves boxes onto their targets, even if
+they do not overlap at first.
 """
 
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ for step in range(300):
 print(f"IoU at the end: {detops.box_iou_rotated(boxes.detach(), targets).diagonal()}")
 
 # %%
-# Their way, from light to dark, to the dashed targets.
+# The boxes move from light to dark onto the dashed targets.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 for k, state in enumerate([*steps, targets]):
     last = k == len(steps)

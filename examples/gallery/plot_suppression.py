@@ -1,8 +1,8 @@
 """
-Which boxes stay
-================
+Suppressing duplicate boxes
+===========================
 
-A detector finds each object many times. :func:`detops.nms` keeps the best box of each,
+A detector finds each object many times. :func:`detops.nms` keeps the best box of each object.
 :func:`detops.soft_nms` lowers the scores of the others instead.
 """
 
@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 import detops
 
 # %%
-# Forty boxes around five objects, the better ones nearer to their object.
+# Forty boxes around five objects. Boxes with higher scores are closer to their objects.
 generator = torch.Generator().manual_seed(0)
 objects = torch.tensor([[20.0, 20], [60, 25], [95, 60], [30, 70], [70, 75]])
 scores = torch.rand(40, generator=generator)
@@ -22,7 +22,7 @@ centre = objects.repeat(8, 1)
 boxes = torch.cat([centre - 14, centre + 14], 1) + noise
 
 # %%
-# All three in one picture: the more opaque a box, the higher its score.
+# All three results in one figure. More opaque boxes have higher scores.
 keep = detops.nms(boxes, scores, 0.4)
 soft, lowered = detops.soft_nms(boxes, scores, method="gaussian", min_score=0.1)
 

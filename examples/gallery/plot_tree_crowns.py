@@ -2,7 +2,7 @@
 Tree crowns in an aerial photograph
 ===================================
 
-The shipped detector, on a photograph that its training has not seen.
+The shipped detector finds the crowns in a photograph that it was not trained on.
 """
 
 import matplotlib.pyplot as plt
@@ -12,7 +12,7 @@ from detops.engine import Detector
 from detops.visualize import draw_detections
 
 # %%
-# A data set is opened by its path, a detector by that of its weights.
+# Open a data set by its path, and a detector by the path of its weights.
 dataset = open_dataset("tree_crowns/val.json")
 photograph = dataset.image_path(0)
 detector = Detector.from_checkpoint(photograph.with_name("weights.pt"))
@@ -20,7 +20,7 @@ found = detector.detect(photograph, score_threshold=0.5)
 print(f"{len(found['scores'])} crowns, the surest with a score of {found['scores'][0]:.2f}")
 
 # %%
-# In yellow what was found, in blue what people marked.
+# Detections are yellow; manual annotations are blue.
 truth = dataset.target(0)["boxes"]
 picture = draw_detections(photograph, found["boxes"], found["scores"], ground_truth=truth)
 plt.figure(figsize=(6, 9))

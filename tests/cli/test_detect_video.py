@@ -42,7 +42,7 @@ def test_written_video_is_read_back(clip):
 
 
 def test_list_of_videos_is_rejected_as_a_video(clip, tmp_path):
-    """Whatever its name, a list could cause other files to be read."""
+    """A list may refer to other files, whatever its own name is."""
     listed = tmp_path / "list.mp4"
     listed.write_text(f"ffconcat version 1.0\nfile {clip.name}\n")
     with (

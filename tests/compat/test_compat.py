@@ -89,7 +89,7 @@ def test_already_imported_extension_raises(packages):
     with pytest.raises(RuntimeError, match="mmcv._ext has been imported already, from .*_ext.py"):
         provide("mmcv")
     del sys.modules["mmcv._ext"]
-    with provide("mmcv"):  # ours has precedence over one that is installed
+    with provide("mmcv"):  # takes precedence over an installed one
         assert importlib.import_module("mmcv._ext").nms is not None
 
 

@@ -285,7 +285,7 @@ def test_patched_functions_accept_keywords(module, name):
     outside = function(**KEYWORDS[name])
     with detops.patch_torchvision():
         inside, ran = our_ops(lambda: function(**KEYWORDS[name]))
-    assert ran or name == "paste_masks_in_image"  # which calls no op
+    assert ran or name == "paste_masks_in_image"  # this one calls no op
     torch.testing.assert_close(inside, outside)
 
 

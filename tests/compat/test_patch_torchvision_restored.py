@@ -113,7 +113,7 @@ def run_python(code):
 
 @pytest.mark.slow
 def test_torchvision_is_imported_only_when_patched():
-    """Nor does a command import SymPy: together they take as long as PyTorch."""
+    """Commands do not import SymPy either: together the two take as long to import as PyTorch."""
     code = "import sys, detops.engine.command; print({'torchvision', 'sympy'} & {*sys.modules});"
     result = run_python(code + "detops.patch_torchvision(); print('torchvision' in sys.modules)")
     assert result.stdout.splitlines() == ["set()", "True"], result.stderr

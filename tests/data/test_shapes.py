@@ -100,7 +100,7 @@ def test_shapes_are_visible_occluded_and_cut_off():
             others = target["masks"][torch.arange(len(boxes)) != i].sum(dim=0)
             a, b, c, d = boxes[i].int().tolist()
             overlapping += int(others[b:d, a:c].sum() > 0.2 * mask.sum())
-            # The least visible share of the smallest shape, a thin ring.
+            # The smallest visible fraction of the smallest shape, a thin ring.
             assert mask.sum() >= MIN_VISIBLE * 30
     assert touching > 10 and overlapping > 10
 

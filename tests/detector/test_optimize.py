@@ -97,7 +97,7 @@ IMAGES = [torch.rand(3, *size, generator=GENERATOR) for size in ((160, 200), (19
 def torchvision_detector(name):
     """Returns a detector of small images, with few proposals and narrow heads."""
     options = {} if name.startswith("ssd") or "320" in name else {"min_size": 160}
-    if "rcnn" in name and "keypointrcnn" not in name:  # which would find too few persons
+    if "rcnn" in name and "keypointrcnn" not in name:  # otherwise it would find too few persons
         options["rpn_post_nms_top_n_test"] = 200
     model = getattr(detection, name)(weights=None, weights_backbone=None, **options)
     if "maskrcnn" in name:

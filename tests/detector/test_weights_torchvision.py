@@ -107,7 +107,7 @@ def test_masks_match_torchvision(case):
 
 @networks_of("keypointrcnn")
 def test_heat_maps_match_torchvision(case):
-    """Compares the maps only: our keypoints lie between cells, unlike those of torchvision."""
+    """Compares only the heat maps: our keypoints lie between cells, unlike those of torchvision."""
     counts = [len(detection["scores"]) for detection in case.theirs]
     theirs, ours = (maps.split(counts) for maps in case.heat_maps)
     for i, (mine, other) in enumerate(zip(case.found, case.theirs, strict=True)):

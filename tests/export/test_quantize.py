@@ -93,7 +93,7 @@ def test_quantized_detector_keeps_the_ap_of_shapes(shapes, tmp_path, capsys):
 
 
 class Bright(torch.nn.Module):
-    """Finds a box where the first pixels are bright, in no image of NaN."""
+    """Finds a box where the first pixels are bright, and nothing in an image of NaN."""
 
     def __init__(self):
         super().__init__()

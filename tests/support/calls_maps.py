@@ -25,7 +25,7 @@ def _map(generator, layout, dtype, *shape):
 
 
 def _rois(generator, count=50, rotated=False):
-    """Returns RoIs: some reach beyond the map, one is empty, one is NaN."""
+    """Returns RoIs: some reach beyond the feature map, one is empty, one is NaN."""
     index = torch.randint(2, (count, 1), generator=generator).float()
     extent = torch.tensor([WIDTH, HEIGHT]) / SCALE
     low = (torch.rand(count, 2, generator=generator) * 1.2 - 0.2) * extent

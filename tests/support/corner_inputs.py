@@ -1,4 +1,4 @@
-"""Few channels or few, large RoIs, for which kernels read the map as it is."""
+"""Inputs with few channels or few, large RoIs, for which kernels read the feature map directly."""
 
 from itertools import product
 
@@ -8,8 +8,8 @@ from pool_inputs import LAYOUTS
 
 CHANNELS = [1, 3, 5, 16, 33]
 DTYPES = [torch.float32, torch.double, torch.half, torch.bfloat16]
-# Map size, RoI sizes, number of RoIs. Sides are not a whole number away from the corner, because
-# rounding would then decide how many samples an adaptive bin has.
+# Feature map size, RoI sizes, number of RoIs. Sides are not a whole number away from the corner,
+# because rounding would then decide how many samples an adaptive bin has.
 RECTANGLES = {
     "whole map": ((23, 41), [(23, 41)], 2),
     "two pixels": ((60, 70), [(2.3, 2.2)], 3),

@@ -31,7 +31,7 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """One way to call an overlap op, and the properties that the tests must know."""
+    """One way to call an overlap op, and its properties for the tests."""
 
     name: str
     op: str  # the public name, in errors

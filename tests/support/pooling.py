@@ -1,4 +1,4 @@
-"""One way to call a pooling op, for the contract that all of these ops keep."""
+"""Descriptions of calls of pooling ops, for the contract tests of these ops."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,19 +9,20 @@ from pool_inputs import LAYOUTS
 from torch import Generator, Tensor, nn
 
 Tensors = dict[str, Tensor]
-SCALE = 0.5  # pixels of the map per pixel of the boxes
+SCALE = 0.5  # pixels of the feature map per pixel of the boxes
 CHANNELS = 4
 SIZE = (9, 11)
 
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
-    """A function of maps ``[N, C, H, W]``, RoIs ``[K, columns]`` and further tensors.
+    """A function of feature maps ``[N, C, H, W]``, RoIs ``[K, columns]`` and further tensors.
 
-    The function, the module and the oracle get the same options. Names of maps begin with "input".
+    The function, the module and the oracle get the same options. Names of feature maps begin with
+    "input".
     """
 
-    name: str  # the op, and behind a comma what is special about this way
+    name: str  # the op, then after a comma what distinguishes this call
     function: Callable[..., Tensor]  # of input, boxes, further tensors and the options
     module: Callable[..., nn.Module] | None  # of the options
     oracle: Callable[..., Tensor]  # like the function, slowly, on float64 tensors
@@ -32,9 +33,9 @@ class Pooling:
     second_derivatives: bool = True
     maximum: bool = False  # an element comes from one sample, and NaN samples do not count
     most_samples: int | None = None  # the largest sampling_ratio
-    tolerance: float = 2e-5  # largest error of float32 with maps of about 10 pixels
+    tolerance: float = 2e-5  # largest error of float32 with feature maps of about 10 pixels
     slope_tolerance: float = 3e-5  # and of its gradients
-    sums_in_any_order: tuple[str, ...] = ()  # what half precision adds in another order
+    sums_in_any_order: tuple[str, ...] = ()  # sums that half precision may compute in another order
     exceptions: dict[str, str] = field(default_factory=dict)  # from promise to reason
 
     @property
@@ -45,7 +46,7 @@ class Pooling:
         return self.function(*tensors.values(), **self.options)
 
     def but(self, **options: Any) -> "Pooling":
-        """Returns the same way to call the op with some other options."""
+        """Returns the same call of the op with some other options."""
         return replace(self, options=self.options | options)
 
     def tensors(
@@ -58,7 +59,7 @@ class Pooling:
         device: str = "cpu",
         layout: torch.memory_format = LAYOUTS[0],
     ) -> Tensors:
-        """Returns the arguments by name. All but the maps are at least float32."""
+        """Returns the arguments by name. All except feature maps are at least float32."""
         generator = torch.Generator().manual_seed(0)
         made = self.make(self.options, images, channels, count, size, generator)
         return self.cast(made, dtype, device, layout)
@@ -70,7 +71,7 @@ class Pooling:
         device: str = "cpu",
         layout: torch.memory_format = LAYOUTS[0],
     ) -> Tensors:
-        """Returns leaves with the same values, maps in the given dtype and layout."""
+        """Returns leaves with the same values, feature maps in the given dtype and layout."""
         leaves = {}
         for name, x in tensors.items():
             wide = torch.promote_types(dtype, torch.float32)
@@ -89,7 +90,7 @@ class Pooling:
 
 
 def upright_rois(images: int, count: int, size: tuple[int, int], generator: Generator) -> Tensor:
-    """Returns RoIs as (batch index, corners) that reach beyond a map of the given size.
+    """Returns RoIs as (batch index, corners) that reach beyond a feature map of the given size.
 
     The first begins and ends on whole pixels, the second is below a pixel, the third is inverted.
     """
@@ -111,13 +112,13 @@ def upright(
     size: tuple[int, int],
     generator: Generator,
 ) -> Tensors:
-    """Returns a map and upright RoIs."""
+    """Returns a feature map and upright RoIs."""
     boxes = upright_rois(images, count, size, generator)
     return {"input": torch.randn(images, channels, *size, generator=generator), "boxes": boxes}
 
 
 def rotated(options, images, channels, count, size, generator) -> Tensors:
-    """Returns a map and RoIs at any angle."""
+    """Returns a feature map and RoIs at any angle."""
     made = upright(options, images, channels, count, size, generator)
     index, low, high = made["boxes"].split([1, 2, 2], 1)
     angle = torch.rand(count, 1, generator=generator) * 800 - 400
@@ -125,5 +126,5 @@ def rotated(options, images, channels, count, size, generator) -> Tensors:
 
 
 def one_for_each_op(cases: list[Pooling]) -> list[Pooling]:
-    """Returns the first way to call each op."""
+    """Returns the first call of each op."""
     return list({case.op: case for case in reversed(cases)}.values())

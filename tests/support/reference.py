@@ -66,7 +66,7 @@ def batched_nms(boxes, scores, idxs, iou_threshold, nms):
 
 
 def _sample(maps, y, x):
-    """Returns the bilinear sample of each map of ``[..., H, W]``."""
+    """Returns the bilinear sample of each feature map of ``[..., H, W]``."""
     h, w = maps.shape[-2:]
     if not (-1 <= y <= h and -1 <= x <= w):
         return np.zeros(maps.shape[:-2])

@@ -108,7 +108,7 @@ def cell_anchors(sizes, ratios=RATIOS):
 
 
 def anchors_of(sizes, level, stride):
-    """Returns the anchors of a map ``[N, C, H, W]``, the first cell's about the image corner."""
+    """Returns anchors of ``[N, C, H, W]``; those of the first cell are about the image corner."""
     cell = cell_anchors(sizes)
     return torch.cat(
         [
@@ -261,7 +261,7 @@ def paste(mask, box, size):
 
 
 def in_picture(found, size, picture):
-    """Scales boxes from the batch to the picture; drops those without area there."""
+    """Scales boxes from the batch to the image; drops those without area there."""
     height, width = picture.shape[:2]
     factors = torch.tensor([width / size[1], height / size[0]]).repeat(2)
     found["boxes"] = clip(found["boxes"] * factors, (height, width))
@@ -277,9 +277,9 @@ def in_picture(found, size, picture):
 
 
 def rcnn(state, pictures, settings, learn=False):
-    """Returns ``boxes``, ``scores``, ``classes`` per picture, and ``masks`` if the net has masks.
+    """Returns ``boxes``, ``scores``, ``classes`` per image, and ``masks`` if the net has masks.
 
-    With ``learn``, norms store the statistics of the pictures, and predictors get a spread.
+    With ``learn``, norms store the statistics of the images, and predictors get a spread.
     """
     images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
     sizes = [tuple(i.shape[1:]) for i in images]
@@ -334,7 +334,7 @@ def retinanet_outputs(state, features):
 
 
 def retinanet(state, pictures, settings, learn=False):
-    """Returns ``boxes``, ``scores`` and ``classes`` per picture, like ``rcnn``."""
+    """Returns ``boxes``, ``scores`` and ``classes`` per image, like ``rcnn``."""
     images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
     features = pyramid(state, body(state, batch_of(images), learn), retinanet=True)
     if learn:

@@ -7,7 +7,7 @@ from reference import _sample
 
 
 def largest_sample(plane, ys, xs):
-    """Returns the largest value and its position; 0 and None if it lies beyond the map."""
+    """Returns the largest value and its position; 0 and None if it lies beyond the feature map."""
     height, width = plane.shape
     best, place, first, beyond = -math.inf, None, None, not ys or not xs
     for y in ys:
@@ -61,7 +61,7 @@ def borders(box, pool_size):
 
 
 def border_align(input, boxes, pool_size):
-    """Returns the maxima and the indices of their samples, -1 beyond the map."""
+    """Returns the maxima and the indices of their samples, -1 beyond the feature map."""
     maps, channels = input.double().numpy(), input.size(1) // 4
     out = torch.zeros(len(maps), channels, boxes.size(1), 4, dtype=torch.float64)
     numbers = torch.full(out.shape, -1, dtype=torch.int32)

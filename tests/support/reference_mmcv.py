@@ -192,7 +192,7 @@ def softmax_focal_loss(input, target, gamma, alpha, weight=None):
 
 
 def corners(plane, y, x):
-    """Returns (row, column, weight) of a sample; empty beyond a pixel from the map."""
+    """Returns (row, column, weight) of a sample; empty if over a pixel outside the feature map."""
     height, width = plane.shape
     if y < -1 or y > height or x < -1 or x > width:
         return []
@@ -221,7 +221,7 @@ def largest(plane, places):
 
 
 def roi_align_max(x, rois, size, scale, ratio, aligned, slope):
-    """Returns the maxima, and the map's gradient if that of a maximum is ``slope(maximum)``."""
+    """Returns the maxima, and the input gradient if that of a maximum is ``slope(maximum)``."""
     shift = 0.5 if aligned else 0.0
     pooled, grad = x.new_zeros(len(rois), x.size(1), *size), torch.zeros_like(x)
     for k, (b, x1, y1, x2, y2) in enumerate(rois.tolist()):
@@ -276,7 +276,7 @@ def _over_unit(low, high):
 
 
 def prroi_pool(x, rois, size, scale):
-    """Integrates square by square between four pixels, with 0 outside the map."""
+    """Integrates square by square between four pixels, with 0 outside the feature map."""
     maps = np.pad(x.double().numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)))
     height, width = x.shape[2:]
     pooled = torch.zeros(len(rois), x.size(1), *size, dtype=torch.float64)

@@ -63,7 +63,7 @@ def roi_pool(input, rois, output_size, spatial_scale):
 
 
 def roi_pool_backward(grad, rois, argmax, shape):
-    """Returns the gradient of the map in float64, and the sum of the magnitudes of its terms."""
+    """Returns the input gradient in float64, and the sum of the magnitudes of its terms."""
     n, c, h, w = shape
     sums, magnitudes = torch.zeros(2, n, c, h * w, dtype=torch.double)
     image = rois[:, 0].long().view(-1, 1, 1, 1).expand(grad.shape)

@@ -6,7 +6,7 @@ import detops
 
 
 def rois_for(images, count, size=40.0, dtype=torch.float32):
-    """Returns RoIs at any angle that reach beyond a map of `size` on all sides."""
+    """Returns RoIs at any angle that reach beyond a feature map of `size` on all sides."""
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator).to(dtype)
     centre = (torch.rand(count, 2, generator=generator, dtype=dtype) * 1.4 - 0.2) * size

@@ -22,7 +22,7 @@ LARGE_WAYS = (
     "several rows at a time",
     "a row at a time",
 )
-LACKING = pytest.StashKey[dict[str, Counter]]()  # by what is lacking, cases per file
+LACKING = pytest.StashKey[dict[str, Counter]]()  # cases per file, keyed by the missing requirement
 
 
 def file_of(item):
@@ -83,7 +83,7 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    """Each worker collects all tests, and counts the same ones; one that crashed says nothing."""
+    """Each worker collects all tests and counts the same ones; a crashed worker reports nothing."""
     node.config.stash[LACKING] = getattr(node, "workeroutput", {}).get("lacking", {})
 
 

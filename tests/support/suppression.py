@@ -64,7 +64,7 @@ class Suppression:
     ``call`` and ``oracle`` take boxes, scores, labels, a threshold and options by name.
     """
 
-    name: str  # the op, then what is special about this way
+    name: str  # the op, then what distinguishes this call
     call: Callable[..., Tensor | Outputs]
     oracle: Callable[..., Tensor | Outputs]  # slow, obvious and independent of the kernels
     boxes: Boxes

@@ -18,7 +18,7 @@ raw = torch.ops.detops
 
 
 def inputs(shape, outputs, kernel=3, dtype=torch.float32, layout=LAYOUTS[0], seed=0):
-    """Returns a map, weights with sums around 1, and biases."""
+    """Returns a feature map, weights with sums around 1, and biases."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator).to(dtype, memory_format=layout)
     size = (outputs, shape[1], kernel, kernel)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import detops
 from detops.bench.case import clustered
 
-SLEEP = 30_000_000  # cycles: more than ten milliseconds, far longer than a call takes to start
+SLEEP = 30_000_000  # cycles: more than ten milliseconds, far longer than starting a call
 
 every_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 without_waiting = pytest.mark.parametrize(

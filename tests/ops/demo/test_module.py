@@ -42,7 +42,7 @@ def test_module_reads_its_current_attributes(make):
     others = {n: p for n, p in module.named_parameters() if n != f"{name}_orig"}
     pruned = torch.func.functional_call(make()[0], {name: weights * mask, **others}, args)
     torch.testing.assert_close(module(*args), pruned, rtol=0, atol=0)
-    prune.remove(module, name)  # moves it behind the other parameters
+    prune.remove(module, name)  # moves it after the other parameters
     torch.testing.assert_close(module(*args), pruned, rtol=0, atol=0)
 
 

@@ -1,4 +1,4 @@
-"""Maps, boxes, results and gradients of more than 2^31 elements.
+"""Feature maps, boxes, results and gradients of more than 2^31 elements.
 
 They need up to 18 GiB and a few minutes. ``make large`` sets DETOPS_LARGE=1, which enables them.
 """
@@ -11,7 +11,7 @@ import torch
 
 import detops
 
-SIDE = 33_000  # side of a map with two channels
+SIDE = 33_000  # side of a feature map with two channels
 CORNER = 64  # side of the nonzero corner of its last channel, which the tests compare
 ELEMENTS = 2**31 + 12_345
 
@@ -38,7 +38,7 @@ def corner():
 
 @pytest.fixture(scope="module")
 def large(corner):
-    """Returns a map of zeros with the corner in its last rows and columns."""
+    """Returns a feature map of zeros with the corner in its last rows and columns."""
     needs(10)
     x = torch.zeros(1, 2, SIDE, SIDE, dtype=torch.float16)
     assert x.numel() > 2**31
@@ -46,12 +46,13 @@ def large(corner):
     return x
 
 
-# Samples of 3 x 3 bins lie on eighths of a pixel, exact in float32 even at the far end of the map.
+# Samples of 3 x 3 bins lie on eighths of a pixel, exact in float32 even at the far end of the
+# feature map.
 BOXES = torch.tensor([[0, 3.0, 5, 30, 42.5], [0, 20.25, 8, 59.25, 59], [0, 1, 1, 2.5, 61]])
 
 
 def far(boxes):
-    """Moves the boxes to the corner of the large map."""
+    """Moves the boxes to the corner of the large feature map."""
     return boxes + torch.tensor([0.0] + [SIDE - CORNER] * 4)
 
 
@@ -98,7 +99,7 @@ def test_gradient_of_a_large_map_matches_a_small_map(corner):
 
 @pytest.mark.parametrize("op", ["roi_pool", "roi_align_rotated", "point_sample", "deform_conv2d"])
 def test_ops_reject_planes_of_too_many_pixels(op):
-    """These ops index pixels with int32. The map is one expanded element."""
+    """These ops index pixels with int32. The feature map is one expanded element."""
     side = 46_400
     x = torch.zeros(1).expand(1, 1, side, side)
     others = {

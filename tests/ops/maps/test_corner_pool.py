@@ -11,7 +11,7 @@ MODES = ("top", "bottom", "left", "right")
 
 
 def map_of(*size, dtype=torch.float32, device="cpu", layout=FORMATS[0], seed=0):
-    """Returns a map with few distinct values, so that many elements are equal."""
+    """Returns a feature map with few distinct values, so that many elements are equal."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size, generator=generator).mul(4).round().to(device, dtype)
     return x.contiguous(memory_format=layout).requires_grad_()

@@ -146,7 +146,7 @@ def test_first_of_equal_pixels_is_the_keypoint(isa, device):
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_nonfinite_cell_gives_nan_score_of_its_map_alone(isa, device, bad):
-    """The first NaN pixel counts as the largest, and other maps keep their results."""
+    """The first NaN pixel counts as the largest, and other heatmaps keep their results."""
     maps, boxes = (t.to(device) for t in example())
     expected = detops.heatmaps_to_keypoints(maps, boxes)
     maps[3, 1, 7, 7] = bad

@@ -13,7 +13,7 @@ SIZES = ((9, 13), (1, 1), (1, 7), (6, 1), (2, 2), (40, 51))
 
 
 def inputs(channels=5, size=(9, 13), count=53, images=2, dtype=torch.float32, device="cpu"):
-    """Returns maps and points. Some points lie outside the maps, on pixels and on the border."""
+    """Returns feature maps and points. Some points lie outside, on pixels and on the border."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(images, channels, *size, generator=generator)
     points = torch.rand(images, count, 2, generator=generator) * 1.4 - 0.2
@@ -63,7 +63,7 @@ def test_plain_version_of_the_benchmark_computes_the_same():
 def test_point_outside_the_map_is_zero_despite_nan(isa, device):
     x = torch.full((1, 2, 4, 5), math.nan, device=device)
     x[:, :, 1:3, 1:4] = 1
-    # Outside the map, at NaN, at infinity, far away, and inside the map.
+    # Outside the feature map, at NaN, at infinity, far away, and inside the feature map.
     places = [[-0.2, 0.5], [0.5, 1.2], [math.nan, 0.5], [0.5, math.inf], [-1e30, 0.5], [0.5, 0.5]]
     points = torch.tensor([places], device=device).requires_grad_()
     output = detops.point_sample(x, points)

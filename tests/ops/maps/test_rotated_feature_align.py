@@ -10,12 +10,12 @@ import detops
 from detops.bench.rotated_feature_align import SCALE, plain_rotated_feature_align
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
-# Few channels are sampled directly from the map, many with tables.
+# Few channels are sampled directly from the feature map, many with tables.
 SIZES = [(1, 1, 1, 1), (2, 3, 9, 11), (1, 40, 7, 5), (1, 2, 1, 13), (2, 33, 13, 2), (1, 17, 12, 14)]
 
 
 def inputs(*size, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
-    """Returns a map, and boxes at four times its scale that reach beyond it."""
+    """Returns a feature map, and boxes at four times its scale that reach beyond it."""
     generator = torch.Generator().manual_seed(0)
     n, _, h, w = size
     x = torch.randn(size, generator=generator).to(device, dtype)
@@ -56,7 +56,7 @@ def test_rotated_feature_align_matches_the_reference(isa, device, size, points, 
 @pytest.mark.parametrize("points", [1, 5])
 @pytest.mark.parametrize("size", SIZES)
 def test_gradient_is_the_transpose_of_the_op(isa, device, size, points, layout):
-    """The op is linear, so the reference of a unit map is the derivative along it."""
+    """The op is linear, so the reference of a unit feature map is the derivative along it."""
     x, boxes = inputs(*size, dtype=torch.float64, device=device, layout=layout)
     _, to_x = with_gradient(x, boxes, points)
     single, _ = inputs(*size, device=device, layout=layout)

@@ -1,4 +1,4 @@
-"""NMS against torchvision, and each of its ways: grid, index for low thresholds, strips."""
+"""NMS against torchvision, and each kernel variant: grid, index for low thresholds, strips."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Every suppression op with any input. suppression.py tells how `cases_<op>.py` describes an op."""
+"""Every suppression op with any input; suppression.py explains the files `cases_<op>.py`."""
 
 import math
 import re

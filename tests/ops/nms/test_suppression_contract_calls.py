@@ -1,4 +1,4 @@
-"""How every suppression op may be called: layouts, dtypes, threads, transforms and errors."""
+"""Calls of every suppression op: layouts, dtypes, threads, transforms and errors."""
 
 import contextlib
 import math
@@ -42,7 +42,7 @@ def test_half_is_computed_in_float32(case, dtype, device):
     assert same(case.outputs(half._replace(scores=wide.scores), 0.3), right)
     found = case.outputs(half, 0.3)
     assert same(found, [t.to(dtype) if t.is_floating_point() else t for t in right])
-    # Scores of another dtype change that of changed scores alone.
+    # The dtype of the scores affects only the dtype of changed scores.
     wide = wide.to(torch.float64)
     found = case.outputs(wide._replace(scores=half.scores), 0.3)
     right = case.outputs(wide, 0.3)
@@ -143,7 +143,7 @@ def test_compiled_call_matches_eager(case):
             results += [*found, given.boxes[found[0]]] if indices else found
         return results
 
-    torch.compiler.reset()  # or the cases are too many versions of one function
+    torch.compiler.reset()  # otherwise one function would have too many versions
     compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
     for count in (3, 50):
         given = case.sample(count)
@@ -154,7 +154,7 @@ def test_compiled_call_matches_eager(case):
 @each_case()
 def test_vmap_matches_a_loop(case, device):
     one = case.sample(40, "distinct").to(torch.float32, device)
-    pair = [one, Input(*(t.flip(0) for t in one))]  # which keeps as many boxes
+    pair = [one, Input(*(t.flip(0) for t in one))]  # keeps the same number of boxes
     batch = Input(*(torch.stack(parts) for parts in zip(*pair, strict=True)))
     found = torch.vmap(lambda *given: case.outputs(Input(*given), 0.5))(*batch)
     each = zip(*(case.outputs(given, 0.5) for given in pair), strict=True)

@@ -1,4 +1,4 @@
-"""The ways to call deform_psroi_pooling for which the contract of pooling ops is tested."""
+"""Calls of deform_psroi_pooling for the contract tests of pooling ops."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The ways to call deform_roi_pool for which the contract of pooling ops is tested."""
+"""Calls of deform_roi_pool for the contract tests of pooling ops."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The ways to call multiscale_roi_align for which the contract of pooling ops is tested."""
+"""Calls of multiscale_roi_align for the contract tests of pooling ops."""
 
 import reference
 import torch

@@ -1,4 +1,4 @@
-"""The way to call prroi_pool for which the contract of pooling ops is tested."""
+"""The call of prroi_pool for the contract tests of pooling ops."""
 
 import reference_prroi_pool as reference
 from pooling import SCALE, Pooling, upright

@@ -1,4 +1,4 @@
-"""The ways to call ps_roi_align and ps_roi_pool for which the contract of pooling ops is tested."""
+"""Calls of ps_roi_align and ps_roi_pool for the contract tests of pooling ops."""
 
 import reference_roi_pool as reference
 from pooling import SCALE, Pooling, upright

@@ -1,4 +1,4 @@
-"""The ways to call riroi_align_rotated for which the contract of pooling ops is tested."""
+"""Calls of riroi_align_rotated for the contract tests of pooling ops."""
 
 import reference_oriented as reference
 from pooling import SCALE, Pooling, rotated

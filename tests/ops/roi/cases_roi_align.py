@@ -1,4 +1,4 @@
-"""The ways to call roi_align for which the contract of pooling ops is tested."""
+"""Calls of roi_align for the contract tests of pooling ops."""
 
 import reference
 from pooling import SCALE, Pooling, upright

@@ -1,4 +1,4 @@
-"""The ways to call roi_align_max for which the contract of pooling ops is tested."""
+"""Calls of roi_align_max for the contract tests of pooling ops."""
 
 import reference_max_samples as reference
 from pooling import SCALE, Pooling, upright

@@ -1,4 +1,4 @@
-"""The ways to call roi_align_rotated for which the contract of pooling ops is tested."""
+"""Calls of roi_align_rotated for the contract tests of pooling ops."""
 
 import reference_sparse_pool as reference
 from pooling import SCALE, Pooling, rotated

@@ -1,4 +1,4 @@
-"""The way to call roi_pool for which the contract of pooling ops is tested."""
+"""The call of roi_pool for the contract tests of pooling ops."""
 
 import reference_roi_pool as reference
 from pooling import SCALE, Pooling, upright
@@ -14,6 +14,6 @@ CASES = [
         options=dict(output_size=(2, 3), spatial_scale=SCALE),
         make=upright,
         maximum=True,
-        tolerance=0.0,  # a pixel of the map
+        tolerance=0.0,  # outputs are pixels of the feature map
     )
 ]

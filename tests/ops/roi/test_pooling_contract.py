@@ -1,4 +1,4 @@
-"""Values and gradients of every pooling op. pooling.py tells how `cases_<op>.py` describes one."""
+"""Values and gradients of every pooling op; pooling.py explains the files `cases_<op>.py`."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ import detops
 CASES = cases_of(Pooling)
 HALVES = [torch.float16, torch.bfloat16]
 DTYPES = [torch.float32, torch.float64, *HALVES]
-# Images, channels, RoIs, size of the map, size of the output.
+# Images, channels, RoIs, size of the feature map, size of the output.
 SHAPES = [
     (2, 5, 8, (9, 11), (2, 3)),
     (1, 1, 6, (7, 5), (1, 1)),
@@ -35,7 +35,7 @@ def close(found, expected, atol, rtol=0.0):
 
 
 def keeps(layout, result, of):
-    """Returns whether a result has the layout of a map, which a size of 1 leaves open."""
+    """Returns whether a result has the layout of a feature map; any layout fits a size of 1."""
     sizes = *result.shape[1:], *of.shape[1:]
     return min(sizes) == 1 or result.is_contiguous(memory_format=layout)
 
@@ -71,7 +71,7 @@ def test_pooling_matches_the_oracle(isa, device, case, layout, dtype, poison):
     [(1, torch.float32), (5, torch.float32), (130, torch.float32), (5, torch.float64)],
 )
 def test_gradients_match_float64(isa, device, case, layout, channels, dtype, poison):
-    """Float64 in the plain layout, which the slopes below and gradcheck prove."""
+    """Compares with float64 in the plain layout, which the slopes below and gradcheck verify."""
     tensors = case.tensors(channels=channels, size=(7, 8))
     expected = case.with_gradients(case.cast(tensors, torch.float64))
     found = case.with_gradients(case.cast(tensors, dtype, device, layout))
@@ -197,7 +197,7 @@ def test_every_run_and_thread_count_give_the_same_bits(isa, case, layout, dtype,
     tensors = case.tensors(2, 33, 40, (9, 11), dtype, layout=layout)
     one, two = two_threads(lambda: case.with_gradients(tensors))
     loops = detops._C.shared_loops()
-    detops._C.limit_grain(1)  # else threads share few loops as small as these
+    detops._C.limit_grain(1)  # otherwise threads would not share such small loops
     try:
         _, shared = two_threads(lambda: case.with_gradients(tensors))
     finally:
@@ -209,7 +209,7 @@ def test_every_run_and_thread_count_give_the_same_bits(isa, case, layout, dtype,
 
 
 def apart(x, layout=LAYOUTS[0]):
-    """Returns the same values, two elements apart in each dimension."""
+    """Returns the same values, with a gap of one element in each dimension."""
     for dim in range(x.dim()):
         x = x.repeat_interleave(2, dim)
     return x.contiguous(memory_format=layout)[(slice(None, None, 2),) * x.dim()]

@@ -16,7 +16,7 @@ CASES = cases_of(Pooling)
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["nchw", "channels_last"])
-# One way to call each op, for what the options do not change.
+# One call of each op, for properties that do not depend on the options.
 every_op = pytest.mark.parametrize("case", one_for_each_op(CASES), ids=lambda case: case.op)
 
 
@@ -197,7 +197,7 @@ def test_batch_index_out_of_range_raises_or_pools_zero(
 ):
     made, good = (case.tensors(count=4, device=device, layout=layout) for _ in range(2))
     pooled, leaves = case(made), [made[name] for name in case.gradients]
-    made["boxes"].data[1, 0] = index  # unseen by autograd, so that the backward pass meets it
+    made["boxes"].data[1, 0] = index  # bypasses autograd, so that the backward pass sees the index
     grad = torch.randn(pooled.shape, generator=torch.Generator().manual_seed(1)).to(device)
     if values_are_checked:
         message = r"boxes\[1, 0\] is a batch index"

@@ -7,7 +7,7 @@ from pool_inputs import LAYOUTS
 from pooling import Pooling, one_for_each_op
 from recorder import Recorder
 
-# One way to call each op: the options change nothing here.
+# One call of each op: the options make no difference here.
 OPS = one_for_each_op(cases_of(Pooling))
 
 every_op = pytest.mark.parametrize("case", OPS, ids=lambda case: case.op)
@@ -26,7 +26,7 @@ def test_module_equals_the_function_and_prints_its_options(device, case):
 
 
 def three(case):
-    """Returns the tensors of three calls, one behind the other."""
+    """Returns the tensors of three calls, stacked."""
     made = {name: t.detach() for name, t in case.tensors(count=4, size=(6, 5)).items()}
     batched = {name: torch.stack([t, 2 * t, t + 1]) for name, t in made.items()}
     boxes = made["boxes"]

@@ -13,7 +13,7 @@ from detops._C import roi_align_backward, roi_align_forward
 def rois_for(images, count, size=40.0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator).to(dtype)
-    # The boxes reach beyond the map on all sides.
+    # The boxes reach beyond the feature map on all sides.
     boxes = reference.random_boxes(count, 2 * size, generator, dtype) - size / 2
     return torch.cat([index, boxes], dim=1)
 
@@ -110,7 +110,7 @@ def test_large_adaptive_boxes_match_torchvision():
 
 
 def test_hundred_thousand_pixel_box_is_quick():
-    # Sampling one by one would read 1e8 samples. The whole map lies in one bin.
+    # Sampling one by one would read 1e8 samples. The whole feature map lies in one bin.
     x = torch.ones(1, 1, 16, 16)
     pooled = detops.roi_align(x, torch.tensor([[0.0, -1, -1, 1e5, 1e5]]), 1)
     assert pooled.item() == pytest.approx((17 / 1e5) ** 2, rel=0.01)

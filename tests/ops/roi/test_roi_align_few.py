@@ -9,7 +9,7 @@ import detops
 
 
 def rois_of(images, count):
-    """Returns RoIs; some lie wholly or partly outside the map, some are inverted."""
+    """Returns RoIs; some lie wholly or partly outside the feature map, some are inverted."""
     generator = torch.Generator().manual_seed(3)
     index = torch.randint(images, (count, 1), generator=generator)
     corner = torch.rand(count, 2, generator=generator) * 24 - 6

@@ -88,7 +88,7 @@ def test_every_kernel_path_matches_float64(
 @pytest.mark.parametrize("ratio", [1, 2, 5, 16, 17])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_few_channels_match_a_subset_of_many(isa, layout, ratio, dtype, two_threads):
-    """The kernel samples few channels from the map itself and many with a table."""
+    """The kernel samples few channels directly from the feature map, and many with a table."""
     shape = (2, 2, 33, 70)
     x = feature_map(*shape, layout=layout).detach().to(dtype).requires_grad_()
     many = x.detach().repeat(1, 6, 1, 1).contiguous(memory_format=layout).requires_grad_()
@@ -126,7 +126,8 @@ def test_zero_weight_ignores_nonfinite_values(isa, device, layout, value, channe
 
 
 def test_batches_of_a_run_add_up(isa):
-    # Adaptive RoIs of the whole map have so many taps that the kernel pools a few at a time.
+    # Adaptive RoIs of the whole feature map have so many taps that the kernel pools a few RoIs at a
+    # time.
     x = feature_map(1, 2, 200, 220)
     rois = rois_for(1, 60, 200.0)
     rois[:, 3:5] += 180

@@ -1,4 +1,4 @@
-"""RoIAlign with few channels or few, large RoIs, for which kernels read the map as it is.
+"""RoIAlign with few channels or few, large RoIs, for which kernels read the feature map directly.
 
 The ordinary suite runs a part of the combinations: each value of each parameter, with each
 instruction set and layout.
@@ -151,7 +151,7 @@ def test_roi_align_rotated_matches_float64_weights(isa, dtype, channels, layout,
     boxes = boxes.to(torch.promote_types(dtype, torch.float32))
     for sampling in (2, -1):
         pixels = torch.eye(x[0, 0].numel(), dtype=torch.double).view(-1, *x.shape[2:])
-        # Pooling is linear: maps with a single pixel set give the weights of each bin.
+        # Pooling is linear: feature maps with a single nonzero pixel give the weights of each bin.
         if sampling == 2 and channels == 3 and rectangle == "whole map":
             expected = reference_sparse_pool.roi_align_rotated(x, boxes, (3, 2), 1.0, 2)
             pooled = detops.roi_align_rotated(x, boxes, (3, 2), 1.0, 2)

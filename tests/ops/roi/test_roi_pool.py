@@ -20,7 +20,7 @@ def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, dev
 
 
 def rois_for(images, count, size=40.0, dtype=torch.float32):
-    """Returns RoIs that reach beyond a map of `size`; some are inverted, many have halves."""
+    """Returns RoIs that exceed a feature map of `size`; some are inverted, many have halves."""
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator)
     low = torch.rand(count, 2, generator=generator) * size * 1.4 - size * 0.4

@@ -1,4 +1,4 @@
-"""RoI pooling with few channels or few, large RoIs, for which kernels read the map as it is.
+"""RoI pooling with few channels or few, large RoIs, for which kernels read feature maps directly.
 
 The ordinary suite runs a part of the combinations: each value of each parameter, with each
 instruction set and layout.
@@ -124,7 +124,7 @@ def test_position_sensitive_ops_match_float64(isa, channels, layout, rectangle, 
 def test_both_layouts_give_the_same_position_sensitive_bits(
     isa, dtype, channels, size, rectangle, op, poison
 ):
-    """The kernel reads a channels_last map as it is or copies planes, with the same bits."""
+    """The kernel reads a channels_last feature map directly or copies planes: the bits agree."""
     x, rois = inputs(rectangle, size[0] * size[1] * channels, torch.contiguous_format, dtype, 1)
     rois = rois.to(torch.promote_types(dtype, torch.float32))
     rois[:, 0] = 0
@@ -155,7 +155,7 @@ def test_both_layouts_give_the_same_position_sensitive_bits(
 @pytest.mark.parametrize("channels", [1, 3, 33])
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
 def test_roi_pool_gradient_of_few_bins_matches_sums(isa, dtype, channels, layout, poison):
-    # With so few bins each sum has its own slot instead of a copy of the map.
+    # With so few bins, each sum has its own slot instead of a copy of the feature map.
     x = torch.randn(2, channels, 90, 100).to(dtype).contiguous(memory_format=layout)
     box = [20.0, 30, 60, 70]
     rois = torch.tensor([[1, *box], [0, *box], [1, *box], [1, 0, 0, 9, 9]])  # several per pixel

@@ -1,1 +1,1 @@
-"""A fuzzer of every op of the schema list: see docs/reliability.md."""
+"""A fuzzer of every op in the schema list; see docs/reliability.md."""

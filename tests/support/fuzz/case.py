@@ -1,4 +1,4 @@
-"""A call of an op, the file that keeps one, and what all that call ops at will share."""
+"""A generated call of an op, its file format, and helpers that the whole fuzzer shares."""
 
 import base64
 import functools
@@ -11,20 +11,20 @@ from torch import Tensor
 
 import detops
 
-# Values within what people give; some numbers that nobody should; anything at all.
+# Plausible values; some values that no caller should pass; any values.
 TAME, ODD, WILD = MOODS = ("tame", "odd", "wild")
 ERRORS = (TypeError, ValueError, RuntimeError, NotImplementedError, IndexError)
-# By the size of an element, integers that show its bits.
+# Integer dtypes that expose the bits of elements, by element size.
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 ISAS = ("baseline", "avx2", "avx512")
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
-# Where memory is checked, a request that nobody can meet is to fail as it does elsewhere.
+# Under sanitizers, an impossible allocation must fail as in other builds, instead of aborting.
 REFUSES = "allocator_may_return_null=1:max_allocation_size_mb=4096"
 
 
 @dataclass
 class Case:
-    """One call: which op, its arguments by name, and how they were drawn."""
+    """One call: the op, its arguments by name, and how they were drawn."""
 
     op: str
     seed: int
@@ -34,7 +34,7 @@ class Case:
 
 @functools.cache
 def isas() -> list[str]:
-    """Those of ``ISAS`` that this processor has."""
+    """Returns the members of ``ISAS`` that this processor supports."""
     found = []
     for name in ISAS:
         try:
@@ -48,20 +48,20 @@ def isas() -> list[str]:
 
 @functools.cache
 def written_by(op: str) -> list[str]:
-    """The arguments that an op writes into."""
+    """Returns the arguments that an op writes."""
     formals = getattr(torch.ops.detops, op).default._schema.arguments
     return [a.name for a in formals if a.alias_info and a.alias_info.is_write]
 
 
 def map_tensors(value: Any, change: Any) -> Any:
-    """``value`` with each of its tensors changed."""
+    """Returns ``value`` with each of its tensors changed."""
     if isinstance(value, Tensor):
         return change(value)
     return [map_tensors(v, change) for v in value] if isinstance(value, list) else value
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """All tensors in nested lists, tuples and dictionaries."""
+    """Returns all tensors in nested lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
@@ -72,12 +72,12 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """All memory that a tensor's storage has, as bytes that share it."""
+    """Returns all memory of a tensor's storage, as bytes that share it."""
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
 def to_json(case: Case) -> dict[str, Any]:
-    """Everything about a case: layouts, shared memory and what lies between elements, too."""
+    """Stores a case completely, including layouts, shared memory and memory between elements."""
     storages: dict[int, int] = {}
     memory: list[str] = []
 
@@ -100,7 +100,7 @@ def to_json(case: Case) -> dict[str, Any]:
 
 
 def from_json(told: dict[str, Any]) -> Case:
-    """The case that :func:`to_json` wrote."""
+    """Restores a case that :func:`to_json` stored."""
     memory = [
         torch.frombuffer(bytearray(base64.b64decode(m)), dtype=torch.uint8) if m else torch.empty(0)
         for m in told["memory"]

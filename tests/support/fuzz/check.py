@@ -1,4 +1,4 @@
-"""What holds for every call, whatever it is given."""
+"""Checks that hold for every call, whatever its arguments."""
 
 import copy
 import ctypes
@@ -36,15 +36,15 @@ from .case import (
 from .oracles import compare
 from .values import fill_between
 
-# None where the allocator is not glibc's.
+# None unless the allocator is glibc's.
 MALLOPT = getattr(ctypes.CDLL(None), "mallopt", None)
 M_PERTURB = -6
-# What fresh memory holds in the first run and in the second: 0, and 3.4e38 or NaN.
+# Bytes of fresh memory in the first and second run: 0, and 3.4e38 or NaN.
 FILLS = (0x00, 0x7F)
-# Of messages about values, which tensors without memory have not.
+# Phrases of messages about values, which fake tensors lack.
 OF_VALUES = ("batch index", "indices", "level", "positions", "num_objects", "models")
 NO_MEMORY = "not enough memory"
-# Rows may come in any order. Which arguments have a row for each box.
+# Ops that accept rows in any order, and their arguments with one row per box.
 ROWS = {
     "nms": ("boxes", "scores"),
     "batched_nms": ("boxes", "scores", "idxs"),
@@ -54,56 +54,57 @@ ROWS = {
     "nms_quadri": ("boxes", "scores"),
     "mask_nms": ("masks", "scores"),
 }
-# Products of matrices are PyTorch's, whose library adds up in an order that depends on the threads.
+# Ops with PyTorch matrix products, whose summation order depends on the number of threads.
 PRODUCTS = ("lltm", "mlp", "deform_conv", "modulated_deform_conv", "winograd_conv2d_backward")
-# Which sample is the largest is up to how each is rounded.
+# Ops in which rounding decides which sample is the largest.
 ROUNDED = ("border_align", "roi_align_max")
-# Relative to 1: what instruction sets may differ by, and an oracle from an op.
+# Relative tolerances between instruction sets, and between an op and its oracle.
 CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-# The last bit decides which sample or pixel is the largest, whether a sample lies on the map, which
-# box is next, and on which side of a kink one is; and that of a coordinate is much of a small bin.
+# Ops in which the last bit may decide: which sample or pixel is the largest, whether a sample lies
+# on the feature map, which box comes next, or on which side of a kink a value lies. In a small bin,
+# the last bit of a coordinate is also significant.
 DECIDED = (
     *("soft_nms", "matrix_nms", "weighted_box_fusion"),
     *("heatmaps_to_keypoints", "border_align", "ms_deform_attn", "rotated_feature_align"),
     *("roi_", "ps_roi_", "riroi_", "prroi_", "multiscale_roi_", "deform_roi_", "deform_psroi_"),
 )
-# It tells each error of a fake op.
+# This logger would report each error of a fake op.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 
 class Find(AssertionError):
-    """Something that must hold does not."""
+    """A check failed."""
 
 
 def require(holds: Any, what: str) -> None:
-    """Raises where something does not hold."""
+    """Raises a Find if a condition does not hold."""
     if not holds:
         raise Find(what)
 
 
 def fill_fresh_memory(byte: int) -> None:
-    """Results and scratch memory begin as this byte; needs glibc.malloc.tcache_count=0."""
+    """Sets the byte that fills fresh memory; needs glibc.malloc.tcache_count=0."""
     if MALLOPT is not None:
         MALLOPT(M_PERTURB, byte ^ 0xFF)
 
 
 def call(op: str, args: dict[str, Any]) -> Any:
-    """What the op returns."""
+    """Calls the op and returns its result."""
     return getattr(torch.ops.detops, op)(**args)
 
 
 def outcome(op: str, args: dict[str, Any]) -> Any:
-    """The tensors that a call gives and those that it writes, or the message of its error."""
+    """Returns the results and written tensors of a call, or the message of its error."""
     written = written_by(op)
-    if written:  # with what lies between elements, and what shares memory
+    if written:  # keeps memory between elements, and shared memory
         args = copy.deepcopy(args)
     try:
         found = call(op, args)
     except ERRORS as error:
         message = str(error).split("\n")[0]
-        if "can't allocate memory" in message:  # as PyTorch says it
+        if "can't allocate memory" in message:  # the wording of PyTorch
             return NO_MEMORY
         told = "detops" in message and "INTERNAL ASSERT" not in message
         require(told and " failed" not in message, f"{type(error).__name__}: {message[:300]}")
@@ -112,25 +113,28 @@ def outcome(op: str, args: dict[str, Any]) -> Any:
 
 
 def in_setting(case: Case, isa: str, threads: int, fill: int) -> Any:
-    """The outcome on an instruction set, with some threads, in memory that holds ``fill``."""
+    """Returns the outcome for an instruction set, thread count and fill byte of fresh memory."""
     before = torch.get_num_threads()
     detops._C.set_cpu_isa(isa)
     torch.set_num_threads(threads)
-    detops._C.limit_grain(1)  # else threads share no loop as small as these
+    detops._C.limit_grain(1)  # otherwise threads would not share such small loops
     fill_fresh_memory(fill)
     try:
         return outcome(case.op, case.args)
     finally:
-        fill_fresh_memory(0xFF)  # which is off
+        fill_fresh_memory(0xFF)  # disables filling
         detops._C.limit_grain(2**63 - 1)
         torch.set_num_threads(before)
         detops._C.set_cpu_isa("auto")
 
 
 def same_kind(found: Any, other: Any, what: str) -> bool:
-    """Requires two errors of one text, or results of one size, dtype and layout."""
+    """Requires equal errors, or results of equal sizes, dtypes and layouts.
+
+    Returns whether there are results to compare.
+    """
     if any(isinstance(x, str) and NO_MEMORY in x for x in (found, other)):
-        return False  # the memory that one had is not there for the next
+        return False  # memory that one call had may be missing for the next
     if isinstance(found, str) or isinstance(other, str):
         require(found == other, f"{what}: {_told(found)} and {_told(other)}")
         return False
@@ -147,26 +151,26 @@ def _told(found: Any) -> str:
 
 
 def bits(x: Tensor) -> Tensor:
-    """The bits of each element."""
+    """Returns the bits of each element."""
     x = x.resolve_neg().resolve_conj().contiguous()
     x = torch.view_as_real(x) if x.is_complex() else x
     return x.view(BITS[x.element_size()])
 
 
 def one_nan(x: Tensor) -> Tensor:
-    """With the same bits for every NaN.
+    """Gives every NaN the same bits.
 
-    A sum of two NaNs is the first of them, and compilers exchange what is added or multiplied.
+    A sum of two NaNs is the first of them, and compilers may swap operands.
     """
     return torch.where(x.isnan(), x.new_tensor(math.nan), x) if x.dtype in CLOSE else x
 
 
 def same_bits(found: Any, other: Any, what: str) -> None:
-    """Requires the same results to the last bit."""
+    """Requires bitwise equal results."""
     if not same_kind(found, other, what):
         return
     for k, (a, b) in enumerate(zip(found, other, strict=True)):
-        if torch.equal(bits(a), bits(b)):  # most are, and need no memory
+        if torch.equal(bits(a), bits(b)):  # usually equal, which needs no memory
             continue
         differ = bits(one_nan(a)) != bits(one_nan(b))
         if differ.any():
@@ -180,7 +184,7 @@ def close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
     require(a.shape == b.shape, f"{what}: {list(a.shape)} and {list(b.shape)}")
     finite = b[b.isfinite()]
     reach = 1 + finite.abs().amax() if finite.numel() else 1
-    # A difference of what is infinite or NaN is NaN, which is not within anything.
+    # A difference of infinities or NaNs is NaN, which is within no tolerance.
     off = (a != b) & ~((a - b).abs() <= tolerance * reach) & ~(a.isnan() & b.isnan())
     if off.any():
         at = tuple(off.nonzero()[0].tolist())
@@ -188,13 +192,13 @@ def close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
 
 
 def tolerance(case: Case, found: list[Tensor]) -> float:
-    """That of the narrowest dtype which takes part."""
+    """Returns the tolerance of the narrowest dtype involved."""
     tensors = [*tensors_of(case.args), *found]
     return max((CLOSE[t.dtype] for t in tensors if t.dtype in CLOSE), default=0.0)
 
 
 def check_instruction_set(case: Case, isa: str, found: Any, other: Any) -> None:
-    """Decisions are the same on each, and tame numbers agree within rounding."""
+    """Requires equal decisions, and tame numbers that agree within rounding."""
     what = f"on {isa}"
     if not same_kind(found, other, what):
         return
@@ -208,7 +212,7 @@ def check_instruction_set(case: Case, isa: str, found: Any, other: Any) -> None:
 
 
 def check_threads(case: Case, found: Any, other: Any) -> None:
-    """The same bits on any number of threads, but for products of matrices."""
+    """Requires the same bits for any number of threads, except in matrix products."""
     what = "on two threads"
     if not case.op.startswith(PRODUCTS):
         same_bits(found, other, what)
@@ -218,7 +222,7 @@ def check_threads(case: Case, found: Any, other: Any) -> None:
 
 
 def fake_outcome(case: Case) -> Any:
-    """As `outcome`, of tensors without memory; None where the sizes depend on values."""
+    """Does the same as `outcome` for fake tensors; returns None if sizes depend on values."""
     contract = CONTRACTS[case.op]
     by_values = any(d.size == "?" for line in contract.outputs for d in line.dimensions)
     try:
@@ -238,13 +242,13 @@ def fake_outcome(case: Case) -> Any:
 
 
 def check_fake(case: Case, found: Any) -> None:
-    """Tensors without memory give the sizes and the messages of real ones."""
+    """Requires fake tensors to give the sizes and messages of real ones."""
     if any(t.is_neg() for t in tensors_of(case.args)):
         return
     fake = fake_outcome(case)
     of_values = isinstance(found, str) and any(word in found for word in OF_VALUES)
     if isinstance(fake, str):
-        if not (of_values and written_by(case.op)):  # buffers are looked at once there are results
+        if not (of_values and written_by(case.op)):  # buffers are checked after the results
             same_kind(found, fake, "eager and fake")
     elif isinstance(found, str):
         require(of_values or NO_MEMORY in found, f"eager alone: {found}")
@@ -256,12 +260,12 @@ def check_fake(case: Case, found: Any) -> None:
 
 
 def taken_strides(x: Tensor) -> list[int]:
-    """Those that lead from one element to another: PyTorch's own ops differ in the others."""
+    """Returns the strides that elements depend on; PyTorch's own ops differ in the others."""
     return [s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1] if x.numel() else []
 
 
 def check_wide(case: Case, found: list[Tensor]) -> bool:
-    """Whether float64 takes the same tame numbers; then it gives the same within rounding."""
+    """Requires float64 to agree within rounding; returns whether it accepts the tame numbers."""
     if case.op.startswith(DECIDED) or sum(t.numel() for t in found) > 1_000_000:
         return False
 
@@ -273,13 +277,13 @@ def check_wide(case: Case, found: list[Tensor]) -> bool:
         return False
     for k, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         if ours.is_floating_point():
-            theirs = theirs.to(ours.dtype)  # what is too large for it is infinite
+            theirs = theirs.to(ours.dtype)  # values too large for the dtype become infinite
             close(ours, theirs, tolerance(case, found), f"beside float64, result {k}")
     return True
 
 
 def check_gradients(case: Case, isa: str, found: Any) -> None:
-    """Where gradients are wanted the results are the same, and each gradient is like its input."""
+    """Requires the same results with gradients, and gradients that match their inputs."""
     if isinstance(found, str) or written_by(case.op) or derivative_of(case.op) == "-":
         return
 
@@ -308,7 +312,7 @@ def check_gradients(case: Case, isa: str, found: Any) -> None:
 
 
 def check_order(case: Case, found: Any, rng: random.Random) -> None:
-    """Boxes in another order: the same are kept, in the same order."""
+    """Requires that permuted boxes do not change which boxes are kept, and in which order."""
     names = ROWS.get(case.op)
     if names is None or isinstance(found, str):
         return
@@ -325,10 +329,10 @@ def check_order(case: Case, found: Any, rng: random.Random) -> None:
 
 
 def check(case: Case) -> bool:
-    """Runs a case in every way; whether the op took it.
+    """Checks a case in every setting; returns whether the op accepted it.
 
     Raises:
-        Find: something does not hold.
+        Find: a check failed.
     """
     rng = random.Random(case.seed)
     inputs = tensors_of({k: v for k, v in case.args.items() if k not in written_by(case.op)})
@@ -338,18 +342,18 @@ def check(case: Case) -> bool:
     found = in_setting(case, first, 1, FILLS[0])
     for t, memory in zip(inputs, before, strict=True):
         require(torch.equal(bytes_of(t), memory), "an input has changed")
-    if SANITIZED:  # each access is looked at; results are compared without, at a higher speed
+    if SANITIZED:  # sanitizers check accesses; a faster build compares the results
         check_gradients(case, first, found)
         in_setting(case, other, 2, FILLS[1])
         return not isinstance(found, str)
     tame = case.mood == TAME and not isinstance(found, str)
     if tame and case.args.get("reduction") != "mean" and "encode_boxes" not in case.op:
-        for t in found:  # a mean of nothing is NaN, and so are logarithms of sides that are 0
+        for t in found:  # a mean of nothing is NaN, and so are logarithms of sides of 0
             require(not t.is_floating_point() or not t.isnan().any(), "NaN from numbers")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_fake(case, found)
-    if not isinstance(found, str):  # a view shows what is done to its input next
+    if not isinstance(found, str):  # a view would show later changes of its input
         given = {x.untyped_storage()._cdata for x in inputs}
         found = [t.clone() if t.untyped_storage()._cdata in given else t for t in found]
     check_order(case, found, rng)

@@ -1,4 +1,4 @@
-"""Files that are right, of every kind that is read."""
+"""Valid files of every kind that detops reads."""
 
 import io
 import json
@@ -17,13 +17,13 @@ from detops.engine.checkpoint import save_weights
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
-    """An image of noise."""
+    """Returns a noise image."""
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
     return Image.fromarray(pixels).convert(mode)
 
 
 def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """An image's file."""
+    """Encodes an image as the bytes of a file."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -31,7 +31,7 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 @cache
 def pictures() -> list[bytes]:
-    """In formats and modes of many kinds."""
+    """Returns images in formats and modes of many kinds."""
     exif = Image.Exif()
     exif[0x0112] = 6
     wide = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50)
@@ -58,7 +58,10 @@ def pictures() -> list[bytes]:
 
 @cache
 def other_pictures() -> list[bytes]:
-    """Pillow runs Ghostscript on EPS, and reads all formats but those above by code of its own."""
+    """Returns images in formats that detops does not read.
+
+    Pillow runs Ghostscript on EPS. It reads formats other than those above with code of its own.
+    """
     return [
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n",
         encoded(picture(), "EPS"),
@@ -74,7 +77,7 @@ OBJECTS: list[dict[str, Any]] = [
 
 
 def coco(more: dict[str, Any] | None = None) -> bytes:
-    """An image with objects; LVIS has ``more`` about the image."""
+    """Returns annotations of an image with objects; LVIS adds ``more`` about the image."""
     category = {"id": 3, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}
     places = {"keypoints": [3, 4, 2, 9, 9, 1], "num_keypoints": 2, "area": 200.5}
     annotations = [
@@ -142,7 +145,7 @@ LABELS = b"0 0.5 0.5 0.25 0.2\n1 0.1 0.1 0.9 0.1 0.9 0.9 0.5 0.4\n"
 
 
 def weights() -> list[bytes]:
-    """As this package writes them, and as PyTorch does, now and formerly."""
+    """Returns checkpoints of this package, and files of current and old PyTorch versions."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.pt"
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
@@ -156,7 +159,7 @@ def weights() -> list[bytes]:
 
 
 def pickles() -> list[bytes]:
-    """As detectron2 writes them, and one of dicts that are each in the next one twice."""
+    """Returns pickles like those of detectron2, and dicts that each occur twice in the next one."""
     nested: dict[str, Any] = {}
     for _ in range(64):
         nested = {"a": nested, "b": nested}
@@ -166,7 +169,7 @@ def pickles() -> list[bytes]:
 
 
 class _View:
-    """An array whose contents are another's, too."""
+    """An array that shares its data with another."""
 
     def __init__(self, data: str) -> None:
         self.state = (1, (len(data),), np.dtype("u1"), False, data)
@@ -176,11 +179,11 @@ class _View:
 
 
 def greedy_pickles() -> list[bytes]:
-    """They ask for all the memory or time that there is."""
+    """Returns pickles that request excessive memory or time."""
     data = "\0" * 200_000
     return [
         b"\x80\x02})" + b"2\x86" * 64 + b"K\x01s.",  # a pair of pairs of pairs as a key
-        b"\x80\x02}r" + struct.pack("<I", 1 << 28) + b"0",  # places that nothing is in
+        b"\x80\x02}r" + struct.pack("<I", 1 << 28) + b"0",  # a memo with empty slots
         b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b".",
         b"\x80\x04\x8e" + struct.pack("<Q", 1 << 33) + b".",
         pickle.dumps({str(i): _View(data) for i in range(20_000)}, 2),
@@ -188,7 +191,7 @@ def greedy_pickles() -> list[bytes]:
 
 
 def onnx_models() -> list[bytes]:
-    """A detector that finds what its image is."""
+    """Returns a detector whose detections are the values of its image."""
     from onnx import TensorProto, helper
 
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [3, "h", "w"])
@@ -206,7 +209,7 @@ class _Halves(torch.nn.Module):
 
 
 def packages() -> list[bytes]:
-    """Of torch.export, for images of any height."""
+    """Returns torch.export packages for images of any height."""
     height = torch.export.Dim("height", min=2, max=64)
     file = io.BytesIO()
     program = torch.export.export(_Halves(), (torch.zeros(3, 5, 6),), dynamic_shapes=({1: height},))
@@ -215,7 +218,7 @@ def packages() -> list[bytes]:
 
 
 def requests() -> list[bytes]:
-    """Of the page of detops serve: pictures to detect in, ops, what the page asks first."""
+    """Returns requests to detops serve: for its page, for detections, for ops."""
 
     def request(line: str, body: bytes = b"", *headers: str) -> bytes:
         lines = [f"{line} HTTP/1.1", "Host: 127.0.0.1:8000", "Accept: */*", *headers]

@@ -1,11 +1,11 @@
-"""Files that were right once: bits, bytes, numbers and parts of them changed by chance."""
+"""Damages valid files: random changes of bits, bytes, numbers and parts."""
 
 import io
 import random
 import re
 import zipfile
 
-# What readers are known to take amiss, put where it does not belong.
+# Bytes that readers are known to mishandle, to insert where they do not belong.
 WORDS = (
     b"\x00",
     b"\xff\xfe",
@@ -60,7 +60,7 @@ EXTREMES = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\x7f", b"\x00\x00\
 
 
 def _changed(data: bytes, rng: random.Random) -> bytes:
-    """One change."""
+    """Makes one change."""
     size = len(data)
     at = rng.randrange(size + 1)
     end = min(size, at + rng.choice((1, 2, 4, 16, 256)))
@@ -85,21 +85,21 @@ def _changed(data: bytes, rng: random.Random) -> bytes:
         number = rng.choice(found)
         return data[: number.start()] + rng.choice(NUMBERS) + data[number.end() :]
     found = list(re.finditer(rb'"[^"\n]*"|>[^<\n]*<|: [^\n]*', data))
-    if kind == 8 and found:  # a value in another's place
+    if kind == 8 and found:  # a value in place of another
         one, other = rng.choice(found), rng.choice(found)
         return data[: one.start()] + other.group() + data[one.end() :]
     return data
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """A file with one to four changes."""
+    """Returns the file with one to four changes."""
     for _ in range(rng.choice((1, 1, 1, 2, 2, 4))):
         data = _changed(data, rng)
     return data
 
 
 def damaged_inside(archive: bytes, rng: random.Random) -> bytes:
-    """An archive whose checksums are right, and one of whose files is not."""
+    """Returns an archive with correct checksums and one damaged file."""
     with zipfile.ZipFile(io.BytesIO(archive)) as source:
         parts = [(name, source.read(name)) for name in source.namelist()]
     k = rng.randrange(len(parts))

@@ -1,4 +1,4 @@
-"""Draws calls: valid ones for the most part, since what is refused early tests little."""
+"""Draws calls. Most are valid, because ops reject invalid ones before much of their code runs."""
 
 import functools
 import math
@@ -15,9 +15,9 @@ from .case import MOODS, TAME, WILD, Case, map_tensors, tensors_of, written_by
 from .sizes import Sizes, Sketch, Tensors
 from .values import CLASSES, FLOATS, OTHERS, STRANGE, Values, laid_out
 
-MOST_ELEMENTS = 60_000  # of a tensor, but for lists of boxes
+MOST_ELEMENTS = 60_000  # of a tensor, except for lists of boxes
 INTS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
-# What numbers without a bound are, by name; `None`: not there.
+# Values of numbers without bounds, by argument name; `None` omits the argument.
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "sampling_ratio": (-1, 0, 1, 2, 2, 3, 5),
     "iou_threshold": (0.0, 0.3, 0.5, 0.5, 0.7, 1.0, -0.5),
@@ -51,25 +51,25 @@ WORDS = {
     "in_fmt": ("xyxy", "xywh", "cxcywh"),
     "out_fmt": ("xyxy", "xywh", "cxcywh"),
 }
-# Lists with a size of their own; others have the size that the schema or the contract says.
+# Lists with their own length. The schema or the contract determines the length of others.
 LISTS = {"spatial_scales": "levels", "heights": "levels", "widths": "levels", "inputs": "levels"}
 
 
 @functools.cache
 def sketch_of(op: str) -> Sketch:
-    """Of the contract of an op."""
+    """Returns the sketch of an op's contract."""
     return Sketch(CONTRACTS[op])
 
 
 @functools.cache
 def formals_of(op: str) -> list[tuple[str, str, int | None]]:
-    """The arguments of an op, their types, and the size of a list that has one."""
+    """Returns the arguments of an op, their types, and the lengths of fixed-length lists."""
     formals = getattr(torch.ops.detops, op).default._schema.arguments
     return [(a.name, str(a.real_type), a.N) for a in formals]
 
 
 def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """The dtype of both; the first, where PyTorch knows none, as of eight bits."""
+    """Promotes two dtypes; returns the first if PyTorch cannot promote them, e.g. 8-bit floats."""
     try:
         return torch.promote_types(a, b)
     except RuntimeError:
@@ -77,20 +77,20 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 
 class Draw:
-    """One case of an op; the same for the same seed."""
+    """Draws one case of an op; equal seeds give equal cases."""
 
     def __init__(self, op: str, seed: int, mood: str | None, rng: random.Random) -> None:
         self.op, self.seed, self.rng, self.sketch = op, seed, rng, sketch_of(op)
         self.mood = mood or rng.choice(MOODS)
         self.args: dict[str, Any] = {}
         self.asks_much = False
-        # No RoIs, images, boxes or rows; gradients have the sizes that numbers say all the same.
+        # No RoIs, images, boxes or rows. Gradients still have the sizes given by numbers.
         self.nothing = self.mood == WILD and "backward" not in op and rng.random() < 0.1
         self.most_elements = max(MOST_ELEMENTS, 4 * self.sketch.most)
         self.dtypes = rng.choices(FLOATS, (6, 3, 1, 1))[0]
 
     def number(self, name: str, kind: str) -> Any:
-        """One number, flag or word."""
+        """Draws a number, flag or string."""
         rng, rule = self.rng, self.sketch.rules.get(name, "")
         if kind == "bool":
             return rng.random() < 0.5
@@ -104,7 +104,7 @@ class Draw:
             values = NUMBERS.get(name)
             return rng.choice(values) if values else round(2 * rng.random() + 0.01, 3)
         if strange and (self.nothing or not self.asks_much):
-            self.asks_much = True  # two of these ask for a product of work, where there is some
+            self.asks_much = True  # two of these would request a product of work
             return rng.choice(INTS)
         values = NUMBERS.get(name, (1, 1, 2, 2, 3, 4))
         if rule.startswith("in ["):
@@ -113,7 +113,7 @@ class Draw:
         return rng.choice(values)
 
     def value(self, name: str, kind: str, size: int | None) -> Any:
-        """One argument that is no tensor."""
+        """Draws an argument that is not a tensor."""
         rng = self.rng
         if not kind.startswith("List["):
             if kind.startswith("Optional[") and rng.random() < 0.4:
@@ -130,7 +130,7 @@ class Draw:
         return [self.number(name, kind[5:-1]) for _ in range(size)]
 
     def dtype(self, text: str) -> torch.dtype:
-        """A dtype of a class, or the one that another tensor has."""
+        """Draws a dtype of a class, or returns that of another tensor."""
         rng = self.rng
         if text == "float":
             return self.dtypes if rng.random() < 0.85 else rng.choice(FLOATS)
@@ -144,7 +144,7 @@ class Draw:
         return promoted(found, torch.float32) if how == "wide" else found
 
     def tensor(self, name: str, line: Tensors, values: Values, sizes: Sizes) -> torch.Tensor:
-        """One tensor."""
+        """Draws a tensor."""
         rng = self.rng
         shape, dtype = sizes.shape(line), self.dtype(line.dtype)
         if self.mood == WILD:
@@ -155,13 +155,13 @@ class Draw:
                 shape = rng.choice((shape[1:], [1, *shape], [], [0], [0] * len(shape)))
             if rng.random() < 0.04:
                 dtype = rng.choice((*FLOATS, *INTEGER, *OTHERS))
-        spread = math.prod(max(1, n) for n in shape)  # of which PyTorch makes strides
+        spread = math.prod(max(1, n) for n in shape)  # PyTorch computes strides from these sizes
         if math.prod(shape) > self.most_elements or spread >= 2**50:
             shape = [min(n, 3) for n in shape]
         return laid_out(values.tensor(name, shape, dtype), rng, self.mood)
 
     def case(self) -> Case:
-        """The whole call."""
+        """Draws the whole call."""
         rng, sketch = self.rng, self.sketch
         self.levels = rng.choice((1, 2, 3, 4)) if rng.random() < 0.97 else rng.choice((0, 16, 17))
         present: dict[str, Any] = dict.fromkeys(sketch.rows, 0) if self.nothing else {}
@@ -172,11 +172,12 @@ class Draw:
                 self.args[name] = present[name] = None
             else:
                 present[name] = [None] * self.levels if kind.startswith("List") else name
-        # Below 0 each box falls to any: pairs of those that have no area are all looked at, slowly.
+        # Below 0, any box suppresses any other. All pairs of boxes without area are compared,
+        # slowly.
         many = sketch.most if self.args.get("iou_threshold", 0) >= 0 else 600
         for most in (many, 600, 60, 9, 3, 1):
             sizes = Sizes(rng, sketch, present, most)
-            for name in sketch.solved:  # numbers that other numbers decide
+            for name in sketch.solved:  # numbers that other numbers determine
                 del sizes[name]
                 self.args[name] = sizes[name]
             if all(
@@ -199,7 +200,7 @@ class Draw:
         return Case(self.op, self.seed, self.mood, args)
 
     def share(self) -> None:
-        """Makes two arguments one, now and then."""
+        """Occasionally passes one tensor as two arguments."""
         if self.mood == TAME or self.rng.random() > 0.1:
             return
         tensors = [k for k, v in self.args.items() if isinstance(v, torch.Tensor)]
@@ -212,7 +213,7 @@ class Draw:
 
 
 def changed(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
-    """A call of raw_calls.py with changes, for an op whose contract is its schema alone."""
+    """Returns a changed call of raw_calls.py, for an op whose contract is only its schema."""
     mood = mood or rng.choice(MOODS)
     args = dict(bases()[op])
     sizes = dict(N=2, C=3, H=raw_calls.H, W=raw_calls.W)
@@ -242,12 +243,12 @@ def changed(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
 
 @functools.cache
 def bases() -> dict[str, dict[str, Any]]:
-    """The calls of raw_calls.py, made once: copy what an op may write into."""
+    """Returns the calls of raw_calls.py, created once; copy arguments that an op may write."""
     return raw_calls.arguments()
 
 
 def draw(op: str, seed: int, mood: str | None = None, rng: random.Random | None = None) -> Case:
-    """The case of an op with this seed; ``rng`` takes the place of the generator that it makes."""
+    """Returns the case of an op with this seed; ``rng`` replaces the default generator."""
     rng = rng or random.Random(f"{op} {seed}")
     tensors = [name for name, kind, _ in formals_of(op) if "Tensor" in kind]
     whole = set(tensors) <= sketch_of(op).tensors.keys()

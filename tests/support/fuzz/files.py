@@ -1,7 +1,7 @@
-"""Loaders and what they are given: files that are damaged, or made to do harm.
+"""Loaders, and their inputs: damaged and malicious files.
 
-A loader takes a file or refuses it by its own error, runs nothing that is in it, starts no process,
-connects to nothing, and writes nowhere.
+A loader accepts a file or rejects it with its own error. It executes no code from the file, starts
+no process, connects to nothing and writes nothing.
 """
 
 import json
@@ -32,9 +32,9 @@ from .check import require
 from .damage import damaged, damaged_inside
 from .server import Refused, answer
 
-PIXELS = 1_000_000  # that an image may have here
+PIXELS = 1_000_000  # limit for images here
 MEMORY = 1 << 30  # bytes that a process may grow by while it reads
-# What no file may have done, by the names of Python's audit events.
+# Names of Python's audit events that no file may cause.
 HARM = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen")
 HARM += ("socket.connect", "socket.bind", "socket.getaddrinfo", "urllib.Request", "webbrowser.open")
 HARM += ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod")
@@ -42,18 +42,18 @@ HARM += ("exec", "pty.spawn", "ctypes.dlopen", "os.truncate", "shutil.rmtree")
 
 
 class Loader(NamedTuple):
-    """Something that reads files."""
+    """A loader of one kind of file."""
 
     suffix: str
-    contents: Callable[[], list[bytes]]  # right ones
+    contents: Callable[[], list[bytes]]  # valid ones
     load: Callable[[Path, random.Random], Any]
     errors: tuple[type[Exception], ...]
     is_archive: bool = False
-    wrong: Callable[[], list[bytes]] = list  # contents that are refused, and damaged, too
+    wrong: Callable[[], list[bytes]] = list  # rejected contents, which are also damaged
 
 
 def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.Random], Any]:
-    """Opens a data set whose file is ``place`` of a folder, with an image, and reads it whole."""
+    """Returns a loader of a data set with its file at ``place`` and one image."""
 
     def load(path: Path, rng: random.Random) -> None:
         root = path.parent
@@ -80,7 +80,7 @@ def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.
 
 
 def watched(call: Callable[[Path], Any]) -> Callable[[Path, random.Random], Any]:
-    """A loader that needs nothing but the file."""
+    """Returns a loader that needs only the file."""
 
     def load(path: Path, _: random.Random) -> Any:
         with _watched():
@@ -158,7 +158,7 @@ LOADERS: dict[str, Loader] = {
         (CheckpointError,),
         wrong=right.greedy_pickles,
     ),
-    # SECURITY.md trusts these two: what they make Python do is not watched.
+    # SECURITY.md trusts these two kinds of file, so the Python code that they run is not watched.
     "onnx": Loader(".onnx", right.onnx_models, _exported, (ValueError,)),
     "package": Loader(".pt2", right.packages, _exported, (ValueError,), is_archive=True),
     "request": Loader(
@@ -173,7 +173,7 @@ def _contents(name: str) -> list[bytes]:
 
 
 class _Watch:
-    """What Python does while a file is read."""
+    """Records events while a file is read."""
 
     def __init__(self) -> None:
         self.looks = False
@@ -192,7 +192,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 @cache
 def _watch() -> _Watch:
-    """The one of this process: a hook stays."""
+    """Returns the watch of this process, because audit hooks cannot be removed."""
     watch = _Watch()
     sys.addaudithook(watch)
     return watch
@@ -210,7 +210,7 @@ def _watched() -> Iterator[None]:
 
 @cache
 def _prepare(name: str) -> None:
-    """Reads each right file: what is imported then is not imported because of a wrong one."""
+    """Reads each valid file, so that no import happens later because of an invalid one."""
     Image.init()
     for content in LOADERS[name].contents():
         require(read(name, content, random.Random(0)), f"{name} refuses what is right")
@@ -220,10 +220,10 @@ def _prepare(name: str) -> None:
 
 
 def read(name: str, content: bytes, rng: random.Random) -> bool:
-    """Whether a loader took a file.
+    """Returns whether a loader accepted a file.
 
     Raises:
-        Find: it did harm, or raised what is not its error.
+        Find: the file caused harm, or the loader raised an unexpected error.
     """
     loader = LOADERS[name]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -242,7 +242,7 @@ def read(name: str, content: bytes, rng: random.Random) -> bool:
 
 
 def file_of(seed: int, name: str) -> bytes:
-    """The file with this number for a loader."""
+    """Returns the file with this number for a loader."""
     rng = random.Random(seed)
     content = rng.choice(_contents(name))
     damage = damaged_inside if LOADERS[name].is_archive else damaged
@@ -250,18 +250,18 @@ def file_of(seed: int, name: str) -> bytes:
 
 
 def check_file(seed: int, name: str) -> bool:
-    """Whether the loader took the file.
+    """Returns whether the loader accepted the file.
 
     Raises:
-        Find: something does not hold.
+        Find: a check failed.
     """
     _prepare(name)
     content, rng = file_of(seed, name), random.Random(seed)
-    before = forget_most()  # else what an earlier file took would hide what this one takes
+    before = forget_most()  # otherwise an earlier peak would hide this one
     taken = read(name, content, rng)
     grown = most_resident() - before
     require(grown < MEMORY, f"took {grown >> 20} MiB")
-    if _watch().harm:  # an import that comes late does such things too, but once
+    if _watch().harm:  # a late import causes such events too, but only once
         read(name, content, random.Random(seed))
         require(not _watch().harm, f"did {_watch().harm[:3]}")
     return taken

@@ -1,4 +1,4 @@
-"""The slow references of the tests, for tame calls of the fuzzer that are small enough."""
+"""Compares tame calls of the fuzzer that are small enough with the slow references of the tests."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from torch import Tensor
 from .case import Case, map_tensors, tensors_of
 
 Close = Callable[[Tensor, Tensor, float, str], None]
-MOST = 3_000  # results of a call, whose references take some microseconds each
+MOST = 3_000  # results of a call; the references take some microseconds per result
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 
@@ -48,7 +48,7 @@ def _nms(case: Case) -> list[Tensor] | None:
     one = functools.partial(reference.nms, dtype=dtype)
     if case.op == "batched_nms":
         idxs = case.args["idxs"]
-        # PyTorch sorts no wider unsigned integers.
+        # PyTorch cannot sort wider unsigned integers.
         kept = reference.batched_nms(boxes, scores, idxs.long(), threshold, one)
     else:
         kept = one(boxes, scores, threshold)
@@ -56,7 +56,7 @@ def _nms(case: Case) -> list[Tensor] | None:
 
 
 def _many_samples(case: Case) -> bool:
-    """Where a RoI has as many samples as it has pixels."""
+    """Returns whether a RoI has as many samples as pixels."""
     pixels = case.args["boxes"].abs().max() * case.args["spatial_scale"]
     return case.args["sampling_ratio"] <= 0 and bool(pixels > 20)
 
@@ -69,7 +69,7 @@ def _roi_align(case: Case) -> list[Tensor] | None:
 
 
 def _pool(function: Callable[..., Any], names: str = "") -> Callable[[Case], list[Tensor] | None]:
-    """A reference of (input, boxes, size, scale, ...)."""
+    """Returns a reference that takes (input, boxes, size, scale, ...)."""
 
     def run(case: Case) -> list[Tensor] | None:
         rest = _numbers(case, f"spatial_scale {names}")
@@ -109,7 +109,7 @@ def _attention(case: Case) -> list[Tensor] | None:
 
 
 def _wide(function: Callable[..., Any], names: str) -> Callable[[Case], list[Tensor]]:
-    """Plain PyTorch in float64."""
+    """Runs plain PyTorch in float64."""
 
     def run(case: Case) -> list[Tensor]:
         found = function(*(t.double() for t in _numbers(case, names)))
@@ -165,16 +165,16 @@ FOUND: dict[str, Callable[[Case], list[Tensor] | None]] = {
         reference.softmax_focal_loss, "inputs targets alpha gamma weight"
     ),
 }
-# A sample beyond the border, and one sample more or less, are decided by the last bit: in float64
-# alone both sides decide alike.
+# The last bit decides whether a sample lies beyond the border, and how many samples there are. Only
+# in float64 do both sides decide alike.
 IN_FLOAT64 = {op for op in FOUND if "pool" in op or "align" in op} | {"ms_deform_attn_forward"}
 
 
 def compare(case: Case, found: list[Tensor], close: Close) -> bool:
-    """Whether there is a reference for the case, with which the results agree.
+    """Returns whether there is a reference for the case; requires equal results.
 
     Raises:
-        Find: they do not.
+        Find: the results differ.
     """
     reals = [t for t in tensors_of(case.args) if t.is_floating_point()]
     if case.op not in FOUND or any(t.numel() == 0 for t in tensors_of(case.args)):
@@ -184,7 +184,7 @@ def compare(case: Case, found: list[Tensor], close: Close) -> bool:
     if case.op in IN_FLOAT64 and any(t.dtype != torch.float64 for t in reals):
         return False
     if "rotated" in case.op and bool((case.args.get("boxes", reals[0]) % 1 == 0).all()):
-        return False  # turned by 45 degrees, whole sides end where samples do
+        return False  # rotated by 45 degrees, integer sides end exactly at samples
     plain = {k: map_tensors(v, _plain_memory) for k, v in case.args.items()}
     expected = FOUND[case.op](replace(case, args=plain))
     if expected is None:

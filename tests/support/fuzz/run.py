@@ -1,7 +1,8 @@
-"""``make fuzz``: calls of ops or damaged files, in processes with limits of time and memory.
+"""``make fuzz``: fuzzes ops or loaders in processes with limits of time and memory.
 
-A process that dies or hangs names its case, and another goes on after it. What was found is told
-with the command that repeats it, and kept in a file each; the number of cases is added up.
+If a process crashes or hangs, its case is reported and another process continues. Each find is
+printed with the command that repeats it, and stored in a file. The page accumulates the numbers of
+cases.
 """
 
 import argparse
@@ -26,25 +27,25 @@ from .files import LOADERS, file_of
 from .table import FILES, PLAIN, UNDER_SANITIZERS, publish
 from .worker import PLACE
 
-MEMORY = 6 << 30  # bytes of address space, of which PyTorch takes most for its code
-HANGS = 600.0 if SANITIZED else 60.0  # seconds of one case
-CASES = 20_000  # of a process
+MEMORY = 6 << 30  # bytes of address space; the code of PyTorch uses most of them
+HANGS = 600.0 if SANITIZED else 60.0  # seconds for one case
+CASES = 20_000  # per process
 NAMES = {"ops": schema_ops, "files": lambda: list(LOADERS)}
 WORKER = [sys.executable, "-m", "fuzz.worker"]
 
 
 def environment() -> dict[str, str]:
-    """Of the processes."""
+    """Returns the environment of the processes."""
     return os.environ | {
         "OMP_WAIT_POLICY": "passive",
-        # A thread keeps what it freed and hands it out as it is; without, malloc fills it.
+        # The thread cache would reuse freed memory as it is, whereas malloc fills it.
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
         "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:{REFUSES}".strip(":"),
     }
 
 
 class Run:
-    """All of one call of the command."""
+    """One run of the command."""
 
     def __init__(self, names: list[str], finds: Path, what: str = "ops") -> None:
         self.names, self.folder, self.what = names, finds, what
@@ -53,7 +54,7 @@ class Run:
         self.lock, self.ends = threading.Lock(), False
 
     def found(self, find: dict[str, Any]) -> None:
-        """Tells and keeps a find."""
+        """Prints and stores a find."""
         self.finds.append(find)
         again = f"make fuzz SEED={find['seed']} CASES={find.get('cases', 1)}"
         if self.what == "files":
@@ -73,7 +74,7 @@ class Run:
                 (self.folder / f"{name}-{seed}.json").write_text(json.dumps(told) + "\n")
 
     def one_process(self, seed: int, until: float, most: int, place: Path) -> int:
-        """Cases until the process ends; the number to go on from."""
+        """Runs cases until the process ends; returns the next case number."""
         memory = "0" if SANITIZED else str(MEMORY)
         command = [*WORKER, self.what, place, seed, until, most, memory]
         process = subprocess.Popen(
@@ -82,7 +83,7 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             env=environment(),
-            start_new_session=True,  # an interrupt is this process's
+            start_new_session=True,  # interrupts go only to this process
         )
         with open(place, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as at:
             PLACE.pack_into(at, 0, seed, time.time())
@@ -97,7 +98,7 @@ class Run:
             return self._take(process.returncode, number, lines, errors)
 
     def _take(self, status: int, number: int, lines: str, errors: str) -> int:
-        """What a process has told, which was at a case when it ended; the number to go on from."""
+        """Processes the output of an ended process, reports a crash, and returns the next case."""
         after = number + 1
         for line in lines.splitlines():
             told = json.loads(line)
@@ -108,7 +109,7 @@ class Run:
                     self.counts[name] = [before[0] + cases, before[1] + taken]
             else:
                 self.found(told)
-        # The sanitizer's aligned `new` ends the process where the real one throws.
+        # The sanitizer's aligned `new` aborts the process where the real one throws.
         if status != 0 and "allocator is out of memory" not in errors:
             what = f"ended with {status}: {errors[:4000]}"
             name = self.names[number % len(self.names)]
@@ -124,7 +125,7 @@ class Run:
                     process.kill()
 
     def work(self, seed: int, minutes: float, cases: int) -> None:
-        """Processes one after the other."""
+        """Runs one process after the other."""
         until, last = time.time() + 60 * minutes, seed + cases
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "place"
@@ -133,7 +134,7 @@ class Run:
                 seed = self.one_process(seed, until, min(CASES, last - seed), place)
 
     def work_in(self, jobs: int, seed: int, minutes: float, cases: int) -> None:
-        """Some such rows of processes beside each other, each with a share of the numbers."""
+        """Runs several such sequences in parallel, each on a part of the case numbers."""
         share = -(-cases // jobs)
         starts = range(seed, seed + cases, share)
         with ThreadPoolExecutor(jobs) as pool:
@@ -149,12 +150,12 @@ class Run:
 
 
 def repeat(path: Path) -> None:
-    """Checks the case of a file, in this process."""
+    """Checks the case in a file, in this process."""
     check(from_json(json.loads(path.read_text())))
 
 
 def main() -> int:
-    """The command; 1 where something was found."""
+    """Runs the command; returns 1 if something was found."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.run", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--cases", type=int, default=1 << 40)

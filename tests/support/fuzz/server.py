@@ -1,4 +1,4 @@
-"""A request of `detops serve` as bytes, and the bytes that answer it."""
+"""Requests to `detops serve` as bytes, and the bytes of the response."""
 
 import asyncio
 import re
@@ -15,11 +15,11 @@ from detops.serve import Limits, create_app
 from detops.serve.command import server_config
 
 LIMITS = Limits(bytes=200_000, pixels=10_000, waiting=1, seconds=0.05)
-WAITS = 0.3  # seconds for an answer; a server may wait for the rest of a request itself
+WAITS = 0.3  # seconds before the request ends; the server may be waiting for the rest of it
 
 
 class Refused(Exception):
-    """The server has said no, or nothing."""
+    """The server rejected the request, or did not respond."""
 
 
 class _Finds(nn.Module):
@@ -31,7 +31,7 @@ class _Finds(nn.Module):
 @cache
 def _config() -> uvicorn.Config:
     detector = Detector(_Finds(), ["cat"], device="cpu")
-    detector.detect(torch.zeros(3, 8, 8, dtype=torch.uint8))  # what is slow once is so now
+    detector.detect(torch.zeros(3, 8, 8, dtype=torch.uint8))  # runs the slow first call
     app = create_app({"a": detector, "b": detector}, limits=LIMITS, samples={"one": b"pixels"})
     return server_config(app, LIMITS)
 
@@ -54,11 +54,11 @@ async def _exchange(request: bytes) -> bytes:
 
 
 def answer(request: bytes) -> bytes:
-    """What the server answers, from a connection that is its own.
+    """Returns the server's response on a separate connection.
 
     Raises:
-        Refused: it takes the request not, by an answer that says so, or by none.
-        RuntimeError: it failed.
+        Refused: the server rejected the request, or did not respond.
+        RuntimeError: the server failed.
     """
     _config()
     found = asyncio.run(_exchange(request))

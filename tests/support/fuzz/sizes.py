@@ -1,4 +1,4 @@
-"""Sizes that an op takes, solved from its contract."""
+"""Solves an op's contract for sizes that the op accepts."""
 
 import random
 import re
@@ -10,12 +10,12 @@ from detops.contract_call import compiled, dimensions_of
 
 SMALL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 65)
 WEIGHTS = (3, 16, 16, 14, 10, 8, 6, 6, 6, 4, 3, 2, 2, 1, 1)
-MANY = (31, 64, 100, 257, 600, 33_000)  # rows, from which on some ops take another way
-# What there may be many of, of an op; the largest number only of what these have in rows alone.
+MANY = (31, 64, 100, 257, 600, 33_000)  # rows; some ops switch the kernel variant in between
+# Sizes that may be large. Only the ops in LISTED, which grow only in rows, use the largest number.
 ROWS = ("N", "K", "M")
-ROWS_OF = {"mlp": ("B", "H", "I")}  # by the name without _forward and _backward
+ROWS_OF = {"mlp": ("B", "H", "I")}  # keyed by name without _forward and _backward
 LISTED = ("nms", "batched_nms", "nms_padded")
-# What a contract only checks, in terms of what may be anything.
+# Sizes that a contract only checks, in terms of sizes that may be anything.
 _PLANES = {"planes": "some * pooled_height * pooled_width"}
 _PARTS = {
     "shifts": "2 * few",
@@ -33,7 +33,7 @@ _CONVOLVED = {
 }
 _WINOGRAD = {"H": "max(0, 3 + small - 2 * padding[0])", "W": "max(0, 3 + small - 2 * padding[1])"}
 _TURNED = {"channels": "some * num_orientations"}
-# By an op, or by its name without _forward and _backward.
+# Keyed by op, or by its name without _forward and _backward.
 SOLUTIONS = {
     "ps_roi_align": _PLANES,
     "ps_roi_pool": _PLANES,
@@ -60,11 +60,11 @@ SOLUTIONS = {
     "box_convert": {"columns": "4"},
     "rotated_feature_align": {"points": "1 + 4 * (some % 2)"},
 }
-FREE = {"some": 3, "few": 2, "more": 3, "small": 9}  # none of them 0, but for `small`
+FREE = {"some": 3, "few": 2, "more": 3, "small": 9}  # at least 1, except `small`
 
 
 class Tensors:
-    """What the contract says of one tensor: its dtype, and its shape in the last line of it."""
+    """The contract of one tensor: its dtype, and its shape in its last line."""
 
     def __init__(self, lines: list[str]) -> None:
         matches = [re.fullmatch(r"([\w ]+) \[(.*)\](?: or on the CPU)?", line) for line in lines]
@@ -73,7 +73,7 @@ class Tensors:
 
 
 class Sketch:
-    """The parts of a contract that arguments are drawn from."""
+    """The parts of a contract from which arguments are drawn."""
 
     def __init__(self, contract: Contract) -> None:
         lines: dict[str, list[str]] = {}
@@ -99,13 +99,13 @@ class Sketch:
             for one, other in zip(shape, last, strict=True):
                 if one.least:
                     self.least[one.size] = max(one.least, self.least.get(one.size, 0))
-                # A name whose size a later line tells stands for that.
+                # A size that a later line defines.
                 if one.size.isidentifier() and one.size != other.size and other.code:
                     self.definitions[one.size] = other.code
 
 
 class Sizes(dict[str, Any]):
-    """What names of a contract stand for in one call: found, computed or drawn when asked for."""
+    """The values of a contract's names in one call: given, computed, or drawn when first used."""
 
     def __init__(self, rng: random.Random, sketch: Sketch, args: dict[str, Any], most: int) -> None:
         super().__init__(args)
@@ -141,14 +141,14 @@ class Sizes(dict[str, Any]):
         return min(self.most, self.rng.choices(SMALL, WEIGHTS)[0])
 
     def value(self, code: Any) -> Any:
-        """What an expression comes to; 0 where it divides by that."""
+        """Evaluates an expression; 0 if that fails, e.g. by a division by 0."""
         try:
             return eval(code, {"__builtins__": {}}, self)
         except (ZeroDivisionError, IndexError, TypeError, OverflowError):
             return 0
 
     def shape(self, tensor: Tensors) -> list[int]:
-        """The sizes of a tensor."""
+        """Returns the sizes of a tensor."""
         found: list[int] = []
         for d in tensor.shapes[-1]:
             if d.size == "...":

@@ -1,4 +1,4 @@
-"""What tensors hold, and how they lie in memory."""
+"""Draws the contents of tensors and their memory layouts."""
 
 import math
 import random
@@ -15,7 +15,7 @@ from detops.contract_call import FLOAT as FLOATS
 from .case import TAME, WILD, bytes_of
 
 OTHERS = (torch.complex64, torch.float8_e5m2, torch.bool, torch.uint16)
-# Of each class of dtypes, those that are drawn.
+# Dtypes to draw from, by class.
 CLASSES = {
     name: [dtype for dtype in (*FLOATS, *DISCRETE, torch.complex64) if holds(dtype)]
     for name, (holds, _) in HELD.items()
@@ -34,15 +34,15 @@ class Values:
         self.op, self.rng, self.mood, self.sizes = op, rng, mood, sizes
         self.generator = torch.Generator().manual_seed(rng.getrandbits(32))
         self.reach = rng.choice((1.0, 8.0, 8.0, 20.0, 100.0, 1000.0))
-        self.whole = rng.random() < 0.3  # whole numbers touch and tie
-        self.apart = rng.choice((2, 2, 2, 20, 200))  # how far boxes reach, of all of them
+        self.whole = rng.random() < 0.3  # integers touch and tie
+        self.apart = rng.choice((2, 2, 2, 20, 200))  # extent of all boxes over the largest side
 
     def uniform(self, *shape: int) -> Tensor:
-        """In [0, 1)."""
+        """Returns numbers in [0, 1)."""
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)
 
     def integers(self, low: int, high: int, shape: list[int]) -> Tensor:
-        """In [low, high], and anywhere now and then."""
+        """Returns integers in [low, high], with an occasional outlier."""
         drawn = torch.randint(low, max(low, high) + 1, shape, generator=self.generator)
         if self.mood == WILD and drawn.numel() and self.rng.random() < 0.3:
             at = self.rng.randrange(drawn.numel())
@@ -50,7 +50,7 @@ class Values:
         return drawn
 
     def boxes(self, name: str, shape: list[int]) -> Tensor:
-        """By the number of columns: corners, RoIs, rotated boxes, rotated RoIs, quadrilaterals."""
+        """Returns corners, RoIs, rotated boxes, rotated RoIs or quadrilaterals, by column count."""
         rows, columns = shape[:-1], shape[-1]
         low = self.reach * self.uniform(*rows, 2)
         side = self.uniform(*rows, 2) * self.reach / self.apart
@@ -72,7 +72,7 @@ class Values:
         return box if columns == box.shape[-1] else self.uniform(*shape) * self.reach
 
     def discrete(self, name: str, shape: list[int]) -> Tensor:
-        """Labels, places and counts, each within what it counts."""
+        """Returns labels, positions and counts, each within its range."""
         get = self.sizes.get
         most = {
             "models": len(get("weights") or [0]) - 1,
@@ -92,7 +92,7 @@ class Values:
         return self.integers(low, max(low, min(most.get(name, 3), 1 << 40)), shape)
 
     def real(self, name: str, shape: list[int]) -> Tensor:
-        """Real numbers of a size that suits their name."""
+        """Returns real numbers of a magnitude that suits their name."""
         if name in BOXES and shape and shape[-1] in (4, 5, 6, 8):
             found = self.boxes(name, shape)
             if found.dim() == 2 and len(found) > 1 and self.rng.random() < 0.3:
@@ -110,7 +110,7 @@ class Values:
         return (found * 8 - 4).round() if self.whole else found * 2 - 1
 
     def tensor(self, name: str, shape: list[int], dtype: torch.dtype) -> Tensor:
-        """A dense tensor."""
+        """Returns a dense tensor."""
         floating = dtype.is_floating_point or dtype.is_complex
         if floating or name in BOXES or "mask" in name:
             found = self.real(name, shape)
@@ -120,12 +120,12 @@ class Values:
             found = found > 0.5
         if self.mood != TAME and floating and found.numel():
             rois = name in BOXES and shape[-1:] == [6 if "rotated" in self.op else 5]
-            keep_image = rois and self.rng.random() < 0.8  # else it is refused
+            keep_image = rois and self.rng.random() < 0.8  # otherwise the op rejects it
             self.disturb(found[..., 1:] if keep_image else found)
         return found.to(dtype)
 
     def disturb(self, tensor: Tensor) -> None:
-        """Puts strange values in, in place."""
+        """Inserts strange values in place."""
         how = self.rng.random()
         if how < 0.4:
             for _ in range(self.rng.choice((1, 1, 2, 5))):
@@ -140,15 +140,15 @@ class Values:
 
 
 def permuted(x: Tensor, rng: random.Random) -> Tensor:
-    """Its dimensions lie in another order."""
+    """Permutes the dimensions in memory."""
     order = rng.sample(range(x.dim()), x.dim())
     back = sorted(range(x.dim()), key=order.__getitem__)
     return x.permute(order).contiguous().permute(back)
 
 
 def apart(x: Tensor, rng: random.Random) -> Tensor:
-    """Its elements lie apart, and other memory is before and after them."""
-    if not x.numel():  # it may be 2^40 in another direction
+    """Spaces the elements out in memory, with other memory before and after them."""
+    if not x.numel():  # may be 2^40 in another dimension
         return x
     room = x.new_zeros([n + 2 for n in x.shape[:-1]] + [2 * n + 3 for n in x.shape[-1:]])
     part = room[(slice(1, -1),) * (x.dim() - 1) + (slice(1, -2, 2),)] if x.dim() else room
@@ -156,14 +156,14 @@ def apart(x: Tensor, rng: random.Random) -> Tensor:
 
 
 def within(x: Tensor, rng: random.Random) -> Tensor:
-    """It is dense, inside other memory."""
+    """Places the dense elements inside a larger buffer."""
     offset = rng.choice((1, 3, 16))
     room = x.new_zeros(x.numel() + offset + 5)
     return room[offset : offset + x.numel()].view(x.shape).copy_(x)
 
 
 def expanded(x: Tensor, rng: random.Random) -> Tensor:
-    """Along one dimension all elements are one."""
+    """Makes all elements along one dimension the same element."""
     dims = [d for d in range(x.dim() - 1) if x.shape[d] > 1]
     if not dims:
         return x
@@ -172,24 +172,24 @@ def expanded(x: Tensor, rng: random.Random) -> Tensor:
 
 
 def odd_strides(x: Tensor, rng: random.Random) -> Tensor:
-    """A dimension of one element has a stride that is never taken."""
+    """Gives dimensions of one element strides that are never used."""
     stride = [rng.choice((0, 1, 7, 2**40)) if n < 2 else s for n, s in
               zip(x.shape, x.stride(), strict=True)]  # fmt: skip
     return x.as_strided(x.shape, stride)
 
 
 def overlapping(x: Tensor, rng: random.Random) -> Tensor:
-    """Each row begins one element after the last."""
+    """Starts each row one element after the previous one."""
     return x.as_strided(x.shape, [1] * x.dim()) if x.numel() else x
 
 
 def channels_last(x: Tensor, rng: random.Random) -> Tensor:
-    """As convolutions like it."""
+    """Converts 4 dimensions to the channels_last layout."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def negated(x: Tensor, rng: random.Random) -> Tensor:
-    """Its elements are the negated ones of its memory."""
+    """Returns a view that negates the values in its memory."""
     return torch._neg_view(x.neg()) if x.dtype in FLOATS else x
 
 
@@ -201,14 +201,14 @@ LAYOUTS: tuple[Layout, ...] = (
 
 
 def laid_out(x: Tensor, rng: random.Random, mood: str) -> Tensor:
-    """The same values in one layout or another; out of ``TAME``, some that repeat, too."""
+    """Returns the same values in a random layout; except for ``TAME``, they may also repeat."""
     if rng.random() < 0.4:
         return x
     return rng.choice(LAYOUTS if mood == TAME else (*LAYOUTS, overlapping))(x, rng)
 
 
 def fill_between(tensors: list[Tensor], byte: int) -> None:
-    """Overwrites what is in the tensors' memory and none of their elements."""
+    """Overwrites the tensors' memory outside their elements."""
     kept = []
     for x in tensors:
         full = x.untyped_storage().nbytes() == x.numel() * x.element_size()

@@ -1,6 +1,6 @@
-"""One process of the fuzzer: cases one after the other, until one ends it or the time is up.
+"""One process of the fuzzer: runs cases until one crashes it, or until the time is up.
 
-What it works on is in a file that both processes map, so that a crash tells which case it was.
+The current case is in a file that both processes map, so a crash reveals which case it was.
 """
 
 import json
@@ -21,15 +21,15 @@ from detops.bench.memory import resident
 from .check import Find, check
 from .draw import draw
 
-PLACE = struct.Struct("qd")  # the number of the case, and when it began
-SLOW = 20.0  # seconds; tens of millions of results take some, and a crowded machine more
-TOLD = 500  # cases, after which their numbers are told
-GROWTH = 300 << 20  # bytes that a process may grow by after it has seen every op
+PLACE = struct.Struct("qd")  # the number of the case, and its start time
+SLOW = 20.0  # seconds; tens of millions of results take some, a busy machine takes more
+TOLD = 500  # cases between two reports of counts
+GROWTH = 300 << 20  # bytes that a process may grow by after every op has run
 
 
 def checks(what: str) -> Callable[[int, str], bool]:
-    """Runs the case with a number, of an op or of a loader of files; whether it was taken."""
-    if what == "files":  # ops need nothing of what reads files
+    """Returns the function that checks a case and returns whether the op or loader accepted it."""
+    if what == "files":  # ops need no modules that read files
         from .files import check_file
 
         return check_file
@@ -37,7 +37,7 @@ def checks(what: str) -> Callable[[int, str], bool]:
 
 
 class Worker:
-    """The cases from one number on."""
+    """Runs the cases from one number on."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class Worker:
         self.counts: dict[str, list[int]] = {}
 
     def tell(self, what: dict[str, Any]) -> None:
-        """A line for the process that started this one."""
+        """Sends a line to the parent process."""
         print(json.dumps(what), file=self.answers, flush=True)
 
     def one(self, seed: int) -> None:
-        """One case."""
+        """Runs one case."""
         began = time.perf_counter()
         PLACE.pack_into(self.place, 0, seed, time.time())
-        name = self.names[seed % len(self.names)]  # they come in turn
+        name = self.names[seed % len(self.names)]  # all names in turn
         try:
             accepted = self.check(seed, name)
         except Find as find:
@@ -73,13 +73,13 @@ class Worker:
         self.counts[name] = [cases + 1, taken + accepted]
 
     def work(self, seed: int, until: float, most: int) -> None:
-        """At most ``most`` cases."""
+        """Runs at most ``most`` cases."""
         small = None
         for number in range(seed, seed + most):
             self.one(number)
             if number - seed == 5 * len(self.names):
                 small = resident()
-            if number % TOLD == 0:  # a process that dies tells no more
+            if number % TOLD == 0:  # a crashed process cannot report them
                 self.tell({"counts": self.counts})
                 self.counts = {}
             if time.time() > until:
@@ -99,7 +99,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     assert not detops._C.emulated, "CUDA's kernels run on the CPU's one thread: build without"
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as place:
         worker = Worker(place, names, not int(memory), what, answers)

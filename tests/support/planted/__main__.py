@@ -59,7 +59,7 @@ def prepare() -> None:
 
 
 def restore() -> None:
-    """Makes the tree the clean copy. Build files hold the tree's path, so it keeps its name."""
+    """Resets the tree to the clean copy, in place because build files contain the tree's path."""
     shutil.rmtree(TREE, ignore_errors=True)
     shutil.copytree(CLEAN, TREE, symlinks=True)
 
