@@ -21,10 +21,11 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
         if (const char* error = detops_set_cpu_isa(name)) throw py::value_error(error);
       },
       py::arg("name"),
-      "Forces an instruction set (baseline, avx2, avx512), or auto for the processor's best.");
+      "Forces an instruction set (baseline, avx2, avx512), or auto for the best one of the "
+      "processor.");
   m.def(
       "use_arena", [](bool on) { return detops_use_arena(on) != 0; }, py::arg("on"),
-      "Whether large results in this thread take memory that stays for the next; what was before.");
+      "Lets large results of this thread reuse memory; returns the previous setting.");
   m.def(
       "arena_size",
       [] {
@@ -32,9 +33,10 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
         detops_arena_size(&held, &free);
         return py::make_tuple(held, free);
       },
-      "The bytes that are kept, and those of them that no tensor has.");
+      "Returns the bytes that are held for reuse, and how many of them are free.");
   m.def("limit_grain", &detops_limit_grain, py::arg("most"),
-        "What a thread takes of a loop at least is no more than this.");
-  m.def("shared_loops", &detops_shared_loops, "How many loops threads have shared.");
-  m.def("release_arena", &detops_release_arena, "Gives memory that no tensor has to the system.");
+        "Bounds the least part of a loop that a thread gets; for tests.");
+  m.def("shared_loops", &detops_shared_loops,
+        "Returns the number of loops that several threads have shared.");
+  m.def("release_arena", &detops_release_arena, "Returns free memory to the system.");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The host functions of both backends, each of which has a for_each(n, each): it calls each(i)
-// for every i below n.
+// Host functions of both backends. Each backend defines for_each(n, each), which calls each(i) for
+// every i below n.
 
 namespace {
 

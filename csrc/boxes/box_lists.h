@@ -5,7 +5,7 @@
 
 namespace detops {
 
-// Two lists of boxes, in the type that is computed in.
+// Two lists of boxes in the compute type.
 struct BoxLists {
   Tensor first, second;
 
@@ -15,7 +15,7 @@ struct BoxLists {
   ScalarType type() const { return first.scalar_type(); }
 };
 
-// With the gradient of what came of them.
+// The same, with the gradient of the result.
 struct BoxListGradients : BoxLists {
   Tensor grad;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The host functions of overlaps of matched boxes. Each backend has a forward<loss> and a
-// backward<loss>, of the losses or of the overlaps themselves.
+// Host functions of the overlaps of matched boxes. Each backend defines forward<loss> and
+// backward<loss>, which compute the losses if `loss`, otherwise the overlaps.
 
 void box_iou_aligned_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
                              double eps, Tensor& output) {

@@ -6,12 +6,12 @@
 
 namespace detops {
 
-// The sizes that a convolution works with, of arguments that have been checked. The last two sizes
-// of `places` are those of the output.
+// Sizes of a convolution. The arguments have been checked; the last two sizes of `places` are those
+// of the output.
 struct ConvGeometry : MapSizes {
   int64_t outputs, kernel_height, kernel_width, output_height, output_width;
   int64_t stride_y, stride_x, padding_y, padding_x;
-  int64_t taps;  // of an output channel
+  int64_t taps;  // weights per output channel
 
   ConvGeometry(const Tensor& input, const Tensor& places, const Tensor& weight, IntArrayRef stride,
                IntArrayRef padding)
@@ -27,7 +27,7 @@ struct ConvGeometry : MapSizes {
         padding_x(padding[1]),
         taps(weight.size(1) * points()) {}
 
-  // constexpr: for devices too.
+  // constexpr, so device code can call it.
   constexpr int64_t points() const { return kernel_height * kernel_width; }
   constexpr int64_t positions() const { return output_height * output_width; }
 };
@@ -50,8 +50,8 @@ struct DeformGeometry : ConvGeometry {
   constexpr int64_t group_outputs() const { return outputs / groups; }
 };
 
-// The levels lie within the positions [0, count) and cover as many. For tensors on the CPU only:
-// values that live on a device are made safe in its kernels.
+// Checks that all levels are inside the positions [0, count) and that their areas sum to `count`.
+// For CPU tensors only: kernels clamp values that are on a device.
 inline void check_levels(const char* op, const Tensor& spatial_shapes,
                          const Tensor& level_start_index, int64_t count) {
   const Tensor shapes = spatial_shapes.contiguous(), starts = level_start_index.contiguous();

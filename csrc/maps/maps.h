@@ -4,17 +4,17 @@
 #include "../deform/geometry.h"
 #include "../ops.h"
 
-// What the host functions of both devices make of their arguments, which have been checked. Members
-// that are constexpr are for devices, too.
+// Sizes that the host functions of both devices derive from checked arguments. Device code calls
+// the constexpr members.
 namespace detops {
 
-// "Oriented Response Networks" (Zhou et al., 2017), section 3.1 (active rotating filters): the
-// weights of a filter of several orientations, each in another place for each rotation.
+// "Oriented Response Networks" (Zhou et al., 2017), section 3.1 (active rotating filters): each
+// rotation permutes the weights of a filter of several orientations.
 struct TurnedFilters {
-  int64_t outputs, inputs;     // planes before they are turned
-  int64_t entries, rotations;  // weights of a filter: of all orientations, rows and columns
+  int64_t outputs, inputs;     // channels before rotation
+  int64_t entries, rotations;  // weights of a filter: orientations * rows * columns
 
-  // `indices` [orientations, H, W, rotations] tells where an entry goes, counted from 1.
+  // `indices` [orientations, H, W, rotations] contains the new position of each entry, from 1.
   TurnedFilters(int64_t outputs, int64_t inputs, const Tensor& indices)
       : outputs(outputs),
         inputs(inputs),
@@ -23,13 +23,14 @@ struct TurnedFilters {
 
   constexpr int64_t filters() const { return outputs * inputs; }
 
-  // Where filter i of [outputs, inputs], turned, begins in [outputs, rotations, inputs, entries].
+  // Returns the offset of rotated filter i of [outputs, inputs] in
+  // [outputs, rotations, inputs, entries].
   constexpr int64_t turned(int64_t i, int64_t rotation) const {
     return ((i / inputs * rotations + rotation) * inputs + i % inputs) * entries;
   }
 };
 
-// A reassembly of features, whose sizes are the first four.
+// A reassembly of features. The first four members are the sizes of the features.
 struct Reassembly : MapSizes {
   int64_t kernel, groups, scale;
 
@@ -44,14 +45,14 @@ struct Reassembly : MapSizes {
   constexpr int64_t output_size() const { return scale * scale * size(); }
 };
 
-// "CornerNet" (Law and Deng, 2018), section 3.2 (corner pooling), in one direction: the largest so
-// far. A NaN is larger than anything, and of equals the last one counts, as for torch.cummax.
-// A map is lines of `length` elements that are `inner` apart; `inner` lines lie side by side.
+// "CornerNet" (Law and Deng, 2018), section 3.2 (corner pooling), in one direction: a
+// running maximum. NaN is the largest value, and the last of equal elements counts, as in
+// torch.cummax. Lines have `length` elements with stride `inner`; `inner` lines are adjacent.
 struct CornerLines {
   int64_t outer, length, inner;
   bool back;  // from the last element to the first
 
-  // Of a contiguous or channels_last tensor.
+  // For a contiguous or channels_last tensor.
   CornerLines(const Tensor& map, std::string_view mode) {
     const bool vertical = mode == "top" || mode == "bottom", last = is_channels_last(map);
     const int64_t n = map.size(0), c = map.size(1), h = map.size(2), w = map.size(3);
@@ -65,10 +66,10 @@ struct CornerLines {
   constexpr int64_t first() const { return back ? (length - 1) * inner : 0; }
 };
 
-// mask > 0 as bool: of any dtype that the contract takes.
+// Returns mask > 0 as bool, for any dtype that the contract accepts.
 inline Tensor positive(const Tensor& mask) {
   const ScalarType type = mask.scalar_type();
-  // PyTorch compares no wider unsigned integers; of them, all but 0 are above it.
+  // PyTorch does not compare wider unsigned integers. For those, > 0 is the same as != 0.
   if (is_discrete(type) && !is_integer(type)) return mask.to(kBool).contiguous();
   return call::op("aten::gt", "Tensor", mask, zeros({}, mask.options())).contiguous();
 }

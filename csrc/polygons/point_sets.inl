@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The host functions of both backends on sets of nine points, each set with its own quadrilateral.
-// Each backend has a for_each(n, each): it calls each(i) for every i below n.
+// Host functions of both backends for sets of nine points, each with its own quadrilateral. Each
+// backend defines for_each(n, each), which calls each(i) for every i below n.
 
 void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor& giou) {
   const BoxLists lists(pointsets, polygons, giou.scalar_type());
