@@ -236,6 +236,7 @@ coordinates = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20)  # each example builds a network
 @given(st.lists(coordinates, min_size=1, max_size=6))
 def test_best_iou_is_the_maximum_over_all_anchors(tmp_path_factory, boxes):

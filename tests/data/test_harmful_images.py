@@ -117,6 +117,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_truncation_during_decoding_does_not_crash(tmp_path):
     values = np.random.default_rng(0).integers(0, 64, (1500, 1500, 3), dtype=np.uint8)
     paths = [tmp_path / name for name in ("a.bmp", "a.ppm", "a.png", "raw.tif", "lzw.tif")]

@@ -184,6 +184,7 @@ for slack in range(0, 6 << 20, 3 << 14):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_drawing_without_memory_raises_memory_error():
     command = [sys.executable, "-c", DRAW]

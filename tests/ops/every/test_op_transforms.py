@@ -48,6 +48,7 @@ def test_vmap_accepts_an_empty_batch(name):
     assert [x.shape for x in found] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TABLE, reason="needs the source tree")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docs_table_contains_the_row_of_the_op(name):
