@@ -14,7 +14,7 @@ from .options import Device
 def bench(
     ops: Annotated[
         list[str] | None,
-        typer.Argument(metavar="OP", help="Ops to time, or polygons or demo_ops; all by default."),
+        typer.Argument(metavar="OP", help="Ops to time, polygons or demo_ops; all by default."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for a JSON file, a Markdown table and plots.")
@@ -23,11 +23,13 @@ def bench(
         list[int] | None,
         typer.Option(help="Number of threads, repeatable.", show_default="1 and all"),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A choice of cases, in a minute.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A selection of cases, in a minute.")
+    ] = False,
     device: Device = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="OP", help="With corners: ops to take, or tiny. Repeatable."),
+        typer.Option(metavar="OP", help="With corners: ops to time, or tiny. Repeatable."),
     ] = None,
 ) -> None:
     """Time the operators against torchvision and plain PyTorch.

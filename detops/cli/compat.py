@@ -14,7 +14,7 @@ from .errors import UsageError
 
 app = typer.Typer(
     help="Let mmcv, detectron2, maskrcnn_benchmark, torchvision, transformers or ultralytics run "
-    "on these ops, in every Python of this environment.",
+    "on the ops of detops, for every program of this environment.",
     no_args_is_help=True,
 )
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="See `detops compat list`.")]

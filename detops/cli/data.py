@@ -11,7 +11,7 @@ import typer
 from .errors import SomeFailed
 from .options import ClassMap, Images, class_map_of, load_config_file
 
-app = typer.Typer(help="Look at data sets before a training does.", no_args_is_help=True)
+app = typer.Typer(help="Check datasets before training.", no_args_is_help=True)
 
 
 @app.callback()
@@ -25,9 +25,9 @@ def check(
         list[str], typer.Argument(metavar="DATA...", help="See detops.data.open_dataset.")
     ],
     config: Annotated[
-        Path | None, typer.Option(help="Config of a detector, to compare its anchors with.")
+        Path | None, typer.Option(help="Config of a detector whose anchors are compared.")
     ] = None,
-    output: Annotated[Path, typer.Option(help="Folder for the pictures and problems.txt.")] = Path(
+    output: Annotated[Path, typer.Option(help="Folder for the images and problems.txt.")] = Path(
         "data_check"
     ),
     images: Images = None,

@@ -12,13 +12,13 @@ from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS
 
 
 def demo_command(
-    output: Annotated[Path, typer.Option(help="Picture to write.")] = Path("demo.png"),
+    output: Annotated[Path, typer.Option(help="Image to write.")] = Path("demo.png"),
     masks: Annotated[
         bool, typer.Option("--masks", help="Find shapes and their masks instead.")
     ] = False,
     weights: Annotated[
         Path | None,
-        typer.Option(help="Checkpoint to detect with.", show_default="the one that is shipped"),
+        typer.Option(help="Checkpoint to detect with.", show_default="the shipped one"),
     ] = None,
 ) -> None:
     """Find the trees in a photograph, and time the operators against torchvision.

@@ -18,46 +18,46 @@ def detect(
         list[str],
         typer.Argument(
             metavar="INPUT...",
-            help="Pictures, videos, folders, patterns, lists of paths (.txt), cameras, streams; - "
-            "for a picture or a list on standard input.",
+            help="Images, videos, folders, patterns, lists of paths (.txt), cameras, streams; - "
+            "for an image or a list on standard input.",
         ),
     ],
     weights: Weights = DEFAULT_WEIGHTS,
     output: Annotated[
-        Path, typer.Option(help="Folder for the pictures, and detections.jsonl.")
+        Path, typer.Option(help="Folder for the drawn images and detections.jsonl.")
     ] = Path("detections"),
     without_pictures: Annotated[
-        bool, typer.Option("--without-pictures", help="Draw nothing.")
+        bool, typer.Option("--without-pictures", help="Do not draw images.")
     ] = False,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="Also write boxes, masks (RLE), keypoints to this file."),
+        typer.Option("--json", help="Also write boxes, masks (RLE) and keypoints to this file."),
     ] = None,
-    coco: Annotated[Path | None, typer.Option(help="Also write COCO's results format.")] = None,
+    coco: Annotated[Path | None, typer.Option(help="Also write the COCO results format.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write a table of the boxes.")] = None,
     yolo: Annotated[
-        Path | None, typer.Option(help="Folder for YOLO's text files, one a picture.")
+        Path | None, typer.Option(help="Folder for YOLO text files, one per image.")
     ] = None,
     crops: Annotated[
-        Path | None, typer.Option(help="Folder for a picture of each detection.")
+        Path | None, typer.Option(help="Folder for an image of each detection.")
     ] = None,
     score_threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="Leave out detections below.")
+        float, typer.Option(min=0, max=1, help="Drop detections with a lower score.")
     ] = 0.5,
     classes: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Keep detections of these alone.")
+        str | None, typer.Option(metavar="NAME,...", help="Keep detections of these classes only.")
     ] = None,
     line_width: Annotated[
-        float | None, typer.Option(min=0.5, max=100, help="Of the boxes, in pixels.")
+        float | None, typer.Option(min=0.5, max=100, help="Line width of the boxes, in pixels.")
     ] = None,
     without_tags: Annotated[
-        bool, typer.Option("--without-tags", help="Draw neither names nor scores.")
+        bool, typer.Option("--without-tags", help="Do not draw names and scores.")
     ] = False,
     batch: Annotated[
-        int, typer.Option(min=1, help="Images at a time; those of one size go together.")
+        int, typer.Option(min=1, help="Images per batch; a batch has images of one size.")
     ] = 1,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Leave out what --output has the results of.")
+        bool, typer.Option("--resume", help="Skip inputs that already have results in --output.")
     ] = False,
     config: NetworkConfig = None,
     device: Device = None,

@@ -28,20 +28,21 @@ def evaluate_command(
         Path,
         typer.Option(
             help="JSON file or folder, or shapes:test; see detops.data.open_dataset.",
-            show_default="the tree crowns' val.json",
+            show_default="val.json of the tree crowns",
         ),
     ] = TREE_CROWNS / "val.json",
     images: Images = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     max_detections: Annotated[
         int | None,
-        typer.Option(help="Detections counted in an image; enough for all objects by default."),
+        typer.Option(help="Detections counted per image; by default, enough for all objects."),
     ] = None,
     skip_broken: SkipBroken = False,
     config: NetworkConfig = None,
     class_map: ClassMap = None,
     plots: Annotated[
-        Path | None, typer.Option(help="Folder for curves, confusions, truth beside detections.")
+        Path | None,
+        typer.Option(help="Folder for curves, confusion matrix and compared detections."),
     ] = None,
     device: Device = None,
 ) -> None:

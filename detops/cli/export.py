@@ -15,23 +15,23 @@ from .options import DEFAULT_WEIGHTS, TREE_CROWNS, NetworkConfig, Weights, load_
 def export_command(
     output: Annotated[Path, typer.Option(help="File to write, .pt2 or .onnx.")],
     format: Annotated[
-        str, typer.Option(help="pt2 (a graph), onnx, or aoti (compiled, for C++ too).")
+        str, typer.Option(help="pt2 (a graph), onnx, or aoti (compiled, also for C++).")
     ],
     weights: Weights = DEFAULT_WEIGHTS,
     config: NetworkConfig = None,
     image: Annotated[
         Path,
         typer.Option(
-            help="Picture to compare on, with objects in it.",
+            help="Image with objects, to compare the result on.",
             show_default="a photograph of trees",
         ),
     ] = TREE_CROWNS / "val.jpg",
     without_resizing: Annotated[
         bool,
-        typer.Option("--without-resizing", help="Take images at their size, whatever the config."),
+        typer.Option("--without-resizing", help="Do not resize images, whatever the config."),
     ] = False,
     int8: Annotated[
-        Path | None, typer.Option(help="Compute in 8 bits, as fits these images.")
+        Path | None, typer.Option(help="Quantize to 8 bits, calibrated on these images.")
     ] = None,
 ) -> None:
     r"""Export a detector to another runtime, and compare it with PyTorch on an image.

@@ -37,20 +37,20 @@ NetworkConfig = Annotated[
     Path | None, typer.Option(help="Config of the network, for weights of other packages.")
 ]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
+    str | None, typer.Option(help="cpu, cuda, cuda:1 ...; by default CUDA if available.")
 ]
 Images = Annotated[
-    Path | None, typer.Option(help="Folder of the images, if they are not beside the JSON file.")
+    Path | None, typer.Option(help="Folder of the images, if not that of the JSON file.")
 ]
 SkipBroken = Annotated[
     bool,
-    typer.Option("--skip-broken", help="Leave broken data out instead of stopping."),
+    typer.Option("--skip-broken", help="Skip broken data instead of stopping."),
 ]
 ClassMap = Annotated[
     str | None,
     typer.Option(
         metavar="OLD=NEW,...",
-        help="Other names for the data's classes, or a YAML or JSON file of them.",
+        help="Other names for the classes of the data, or a YAML or JSON file of them.",
     ),
 ]
 

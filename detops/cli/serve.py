@@ -29,19 +29,19 @@ def serve(
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8000,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A further name that the page may be called by, repeatable."),
+        typer.Option(help="Another host name that requests may use, repeatable."),
     ] = None,
     max_megabytes: Annotated[
-        int, typer.Option(min=1, max=1024, help="Largest file that is taken.")
+        int, typer.Option(min=1, max=1024, help="Largest accepted file.")
     ] = 20,
     max_megapixels: Annotated[
-        int, typer.Option(min=1, max=1000, help="Largest picture that is taken.")
+        int, typer.Option(min=1, max=1000, help="Largest accepted image.")
     ] = 16,
     score_floor: Annotated[
-        float, typer.Option(min=0, max=1, help="Detections below are not sent to the page.")
+        float, typer.Option(min=0, max=1, help="Lowest score that is sent to the page.")
     ] = 0.05,
     device: Device = None,
 ) -> None:

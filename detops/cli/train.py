@@ -32,27 +32,28 @@ def train(
         Path | None,
         typer.Option(
             help="Checkpoint to start from (MODEL.WEIGHT), or torchvision/NAME. Layers of other "
-            "classes are left out."
+            "classes are skipped."
         ),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on from the last checkpoint in --output if there is one."
-        ),
+        typer.Option("--resume", help="Continue from the last checkpoint in --output, if any."),
     ] = False,
     images: Images = None,
     skip_broken: SkipBroken = False,
     class_map: ClassMap = None,
     half: Annotated[
-        bool, typer.Option("--half", help="Write weights.pt in float16, half the size.")
+        bool, typer.Option("--half", help="Write weights.pt in float16, at half the size.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the weights, the data's order, the crops.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the weights, the order of the data and the crops.")
+    ] = 0,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Same seed, same bits; may be slower.")
+        bool,
+        typer.Option("--deterministic", help="The same seed gives the same bits; may be slower."),
     ] = False,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too.")
+        bool, typer.Option("--tensorboard", help="Also write metrics for TensorBoard.")
     ] = False,
     device: Device = None,
 ) -> None:
