@@ -45,7 +45,7 @@ DETOPS_HD PixelRange bin_range(const PoolAxis<T>& axis, int64_t p, int64_t size)
           static_cast<int64_t>(min(max(end, 0.0), double(size)))};
 }
 
-// Of `pooled` bins and `cells` cells, returns the cell of bin p, or the bins of cell i.
+// Returns the cell of bin p, or the bins of cell i, for `pooled` bins and `cells` cells.
 DETOPS_HD int64_t cell_of(int64_t p, int64_t pooled, int64_t cells) { return p * cells / pooled; }
 DETOPS_HD PixelRange bins_of_cell(int64_t i, int64_t pooled, int64_t cells) {
   const auto first = [&](int64_t cell) { return (cell * pooled + cells - 1) / cells; };

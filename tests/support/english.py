@@ -31,7 +31,6 @@ WORDS = {
     r"\bnear caches?\b": "L1 cache, L2 cache",
     r"\bfloating numbers?\b": "floating-point values",
     r"\bnobody (knows|has|needs|asks|wants)\b": "unknown, unused",
-    r"\bin words of\b": "words",
     r"\bwhat there is not\b": "limits",
 }
 # Often a habit, sometimes right: counted, and not reported.

@@ -64,7 +64,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     }
     fused[k] = std::move(of_label);
   });
-  // By descending score, then by label, then in the order of creation.
+  // Sorts by descending score, then by label, then by order of creation.
   std::vector<Result> results;
   const Tensor label = labels.to(kLong).contiguous();
   for (int64_t k = 0; k < segments; ++k) {

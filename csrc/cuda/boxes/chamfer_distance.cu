@@ -24,8 +24,8 @@ __global__ void nearest_kernel(const math::Point<T>* own, int64_t n, const math:
   }
 }
 
-// One thread per point: adds the gradient of its own distance, then in order those of the other
-// points that have it as their nearest point.
+// One thread per point: adds the gradient of its own distance, then in order the gradients of the
+// other points that have it as their nearest point.
 template <typename T>
 __global__ void chamfer_backward_kernel(const T* grad_own, const T* grad_other,
                                         const math::Point<T>* own, int64_t n,

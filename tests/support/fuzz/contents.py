@@ -60,7 +60,7 @@ def pictures() -> list[bytes]:
 def other_pictures() -> list[bytes]:
     """Returns images in formats that detops does not read.
 
-    Pillow runs Ghostscript on EPS. It reads formats other than those above with code of its own.
+    Pillow runs Ghostscript on EPS. It reads formats other than those above with its own code.
     """
     return [
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n",

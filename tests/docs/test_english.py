@@ -1,0 +1,33 @@
+"""The check of wording in `make lint`: what it reads, and where it reports a find."""
+
+import english
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("reader", "text"),
+    [
+        (english.of_python, 'x = 1\n\n# Draws the\n# weights anew.\ny = "anew"\n'),
+        (english.of_python, 'def f():\n\n    """Draws the weights anew."""\n'),
+        (english.of_cpp, "int x;\n\n// Draws the\n// weights anew.\nint anew;\n"),
+        (english.of_markdown, "```\nanew\n```\nDraws the weights anew, not `anew`.\n"),
+    ],
+)
+def test_prose_is_found_at_its_line_and_code_is_not(reader, text):
+    found = [(line, sentence) for line, sentence in reader(text) if "anew" in sentence]
+    assert [line for line, _ in found] == [4 if reader is english.of_markdown else 3]
+
+
+@pytest.mark.parametrize(
+    ("subject", "accepted"),
+    [
+        ("ops: run small calls quickly", True),
+        ("tests, csrc/cpu: name the rows", True),
+        ("Run small calls quickly", False),
+        ("ops: Run small calls", False),
+        ("ops: run small calls.", False),
+        (f"ops: run {'x' * 72}", False),
+    ],
+)
+def test_subjects_have_a_scope_and_at_most_72_characters(subject, accepted):
+    assert (not english.wrong(subject)) == accepted
