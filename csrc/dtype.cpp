@@ -29,8 +29,8 @@ uint64_t significant_bits(ScalarType type) {
   return ~signs;
 }
 
-void no_kernel(ScalarType type) {
-  throw std::runtime_error(std::string("no kernel takes ") + dtype_name(type));
+void throw_no_kernel(ScalarType type) {
+  throw std::runtime_error(std::string("no kernel is compiled for ") + dtype_name(type));
 }
 
 const char* dtype_name(ScalarType type) {
@@ -46,12 +46,12 @@ const char* dtype_name(ScalarType type) {
       "float8_e8m0fnu", "float4_e2m1fn_x2"};
   // clang-format on
   const auto code = static_cast<size_t>(type);
-  return code < sizeof kNames / sizeof *kNames ? kNames[code] : "a dtype unknown to it";
+  return code < sizeof kNames / sizeof *kNames ? kNames[code] : "an unknown dtype";
 }
 
 ScalarType compute_type(ScalarType type) { return type == kDouble ? kDouble : kFloat; }
 
-ScalarType promoted_type(ScalarType a, ScalarType b) {
+ScalarType promote_types(ScalarType a, ScalarType b) {
   if (a == b) return a;
   return a == kDouble || b == kDouble ? kDouble : kFloat;  // float16 with bfloat16 gives float32
 }

@@ -25,7 +25,7 @@ constexpr ScalarType kBool = ScalarType::Bool, kByte = ScalarType::Byte, kInt = 
 uint64_t significant_bits(ScalarType type);
 
 // Raises the error for a dtype without a compiled kernel.
-[[noreturn]] void no_kernel(ScalarType type);
+[[noreturn]] void throw_no_kernel(ScalarType type);
 
 // Returns the name in Python, such as "float32".
 const char* dtype_name(ScalarType type);
@@ -33,7 +33,7 @@ const char* dtype_name(ScalarType type);
 // Returns the dtype that coordinates are computed in: float32 at least.
 ScalarType compute_type(ScalarType type);
 // Promotes two floating dtypes.
-ScalarType promoted_type(ScalarType a, ScalarType b);
+ScalarType promote_types(ScalarType a, ScalarType b);
 
 }  // namespace detops
 
@@ -45,10 +45,10 @@ ScalarType promoted_type(ScalarType a, ScalarType b);
     using scalar_t = T;                  \
     return __VA_ARGS__();                \
   }
-#define DETOPS_DTYPE_SWITCH(dtype, cases)                                \
-  [&] {                                                                  \
-    const auto switched = (dtype);                                       \
-    switch (switched) { cases default : ::detops::no_kernel(switched); } \
+#define DETOPS_DTYPE_SWITCH(dtype, cases)                                      \
+  [&] {                                                                        \
+    const auto switched = (dtype);                                             \
+    switch (switched) { cases default : ::detops::throw_no_kernel(switched); } \
   }()
 
 // float32 and float64, the types that coordinates are computed in.

@@ -72,23 +72,24 @@ inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
 class Widened {
  public:
   explicit Widened(const Tensor& t)
-      : made_(is_wide(t) ? Tensor() : wide(t)), used_(made_.defined() ? made_ : t) {}
+      : converted_(is_wide(t) ? Tensor() : wide(t)),
+        tensor_(converted_.defined() ? converted_ : t) {}
   Widened(const Widened&) = delete;
   Widened& operator=(const Widened&) = delete;
 
-  const Tensor& operator*() const { return used_; }
-  const Tensor* operator->() const { return &used_; }
+  const Tensor& operator*() const { return tensor_; }
+  const Tensor* operator->() const { return &tensor_; }
 
  private:
   static bool is_wide(const Tensor& t) {
     return t.scalar_type() == compute_type(t.scalar_type()) && t.is_contiguous();
   }
 
-  const Tensor made_;
-  const Tensor& used_;
+  const Tensor converted_;
+  const Tensor& tensor_;
 };
 
-inline bool is_channels_last(const Tensor& t) { return is_channels_last(t.facts()); }
+inline bool is_channels_last(const Tensor& t) { return is_channels_last(t.metadata()); }
 
 // Selects rows of a tensor by index.
 inline Tensor index_select(const Tensor& t, const Tensor& indices) {
@@ -108,7 +109,7 @@ Row<T>* mutable_rows(const Tensor& t) {
 
 // Returns the dtype in which ops on two tensors compute.
 inline ScalarType compute_type(const Tensor& a, const Tensor& b) {
-  return compute_type(promoted_type(a.scalar_type(), b.scalar_type()));
+  return compute_type(promote_types(a.scalar_type(), b.scalar_type()));
 }
 
 }  // namespace detops

@@ -18,9 +18,9 @@ namespace detops {
 int get_num_threads();
 bool in_parallel_region();
 
-// Returns the minimum number of items per thread: `usual`, or the limit if that is lower. Tests set
+// Returns the minimum number of items per thread: `grain`, or the limit if that is lower. Tests set
 // a limit to run small loops in parallel.
-int64_t grain_of(int64_t usual);
+int64_t effective_grain(int64_t grain);
 void limit_grain(int64_t most);
 // Returns the number of loops that ran on several threads.
 int64_t shared_loops();

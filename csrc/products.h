@@ -45,13 +45,13 @@ inline void sum_of_rows_out(const Tensor& out, const Tensor& t) {
 // transposed convolution, because autocast does not change that either.
 inline Tensor convolution(const Tensor& input, const Tensor& weight, IntArrayRef padding,
                           const Tensor& like) {
-  const int64_t once[] = {1, 1}, none[] = {0, 0};
-  const int32_t wanted[] = {1, 0, 0};
-  AtenTensorHandle output = nullptr, nothing = nullptr, neither = nullptr;
+  const int64_t ones[] = {1, 1}, output_padding[] = {0, 0};
+  const int32_t output_mask[] = {1, 0, 0};
+  AtenTensorHandle output = nullptr, grad_weight = nullptr, grad_bias = nullptr;
   DETOPS_ATEN(convolution_backward, input.handle(), like.handle(), weight.handle(), nullptr, 0,
-              once, 2, padding.data(), 2, once, 2, /*transposed=*/1, none, 2, 1, wanted, 3, &output,
-              &nothing, &neither);
-  const Tensor unwanted[] = {Tensor(nothing), Tensor(neither)};  // releases the handles
+              ones, 2, padding.data(), 2, ones, 2, /*transposed=*/1, output_padding, 2, 1,
+              output_mask, 3, &output, &grad_weight, &grad_bias);
+  const Tensor unused[] = {Tensor(grad_weight), Tensor(grad_bias)};  // releases the handles
   return Tensor(output);
 }
 

@@ -19,7 +19,7 @@ void detops_set_last_error(const char* message) { last_error() = message; }
 
 namespace detops {
 
-std::vector<StableIValue> list_of(StableIValue value) {
+std::vector<StableIValue> unpack_list(StableIValue value) {
   const auto list = reinterpret_cast<StableListHandle>(value);
   size_t size = 0;
   DETOPS_STABLE(torch_list_size, list, &size);
@@ -29,7 +29,7 @@ std::vector<StableIValue> list_of(StableIValue value) {
   return items;
 }
 
-void take(StableIValue from, std::string& to) {
+void unpack(StableIValue from, std::string& to) {
   const auto string = reinterpret_cast<StringHandle>(from);
   size_t length = 0;
   const char* data = nullptr;
@@ -39,30 +39,30 @@ void take(StableIValue from, std::string& to) {
   DETOPS_STABLE(torch_delete_string, string);
 }
 
-StableIValue given(std::vector<Tensor>& list) {
+StableIValue pack(std::vector<Tensor>& list) {
   StableListHandle result = nullptr;
   DETOPS_STABLE(torch_new_list_reserve_size, list.size(), &result);
-  for (Tensor& t : list) DETOPS_STABLE(torch_list_push_back, result, given(t));
+  for (Tensor& t : list) DETOPS_STABLE(torch_list_push_back, result, pack(t));
   return reinterpret_cast<StableIValue>(result);
 }
 
-Tensor make(const Output& output, const Options& device) {
+Tensor allocate_output(const Output& output, const Options& device) {
   return empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.computed),
                output.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
 }
 
-StableIValue given(Tensor& t, const Output& output) {
+StableIValue pack(Tensor& t, const Output& output) {
   if (t.scalar_type() != output.dtype) t = t.to(output.dtype);
-  return given(t);
+  return pack(t);
 }
 
-bool is_empty(const Tensor* outputs, size_t count) {
+bool all_empty(const Tensor* outputs, size_t count) {
   return std::all_of(outputs, outputs + count, [](const Tensor& t) { return t.numel() == 0; });
 }
 
 void rethrow(const Contract& contract) {
   const std::string op = "detops." + contract.name;
-  std::string message = op + ": not enough memory for the result or on the way to it";
+  std::string message = op + ": not enough memory for the result or for temporary buffers";
   try {
     throw;
   } catch (const std::bad_alloc&) {

@@ -14,43 +14,43 @@ namespace detops {
 
 // Type that stores a parameter of a host function during the call.
 template <typename P>
-struct Held {
+struct ArgumentStorage {
   using type = std::decay_t<P>;
 };
 template <typename T>
-struct Held<ArrayRef<T>> {
+struct ArgumentStorage<ArrayRef<T>> {
   using type = std::vector<T>;
 };
 template <>
-struct Held<std::string_view> {
+struct ArgumentStorage<std::string_view> {
   using type = std::string;
 };
 
 // Returns the items of a list and deletes the list.
-std::vector<StableIValue> list_of(StableIValue value);
+std::vector<StableIValue> unpack_list(StableIValue value);
 
 // These unpack values from a call and take ownership of them.
 template <typename T>
-void take(StableIValue from, T& number) {
-  std::memcpy(&number, &from, sizeof number);
+void unpack(StableIValue from, T& value) {
+  std::memcpy(&value, &from, sizeof value);
 }
-inline void take(StableIValue from, Tensor& to) {
+inline void unpack(StableIValue from, Tensor& to) {
   to = Tensor(reinterpret_cast<AtenTensorHandle>(from));
 }
-void take(StableIValue from, std::string& to);
+void unpack(StableIValue from, std::string& to);
 
 template <typename T>
-void take(StableIValue from, std::optional<T>& to) {
+void unpack(StableIValue from, std::optional<T>& to) {
   const std::unique_ptr<StableIValue> inner(reinterpret_cast<StableIValue*>(from));
-  if (inner != nullptr) take(*inner, to.emplace());
+  if (inner != nullptr) unpack(*inner, to.emplace());
   if constexpr (std::is_same_v<T, Tensor>) {
     if (to && !to->defined()) to.reset();
   }
 }
 
 template <typename T>
-void take(StableIValue from, std::vector<T>& to) {
-  for (const StableIValue each : list_of(from)) take(each, to.emplace_back());
+void unpack(StableIValue from, std::vector<T>& to) {
+  for (const StableIValue item : unpack_list(from)) unpack(item, to.emplace_back());
 }
 
 // These describe values to a contract. Flags in a list are uint8_t, because std::vector<bool> has
@@ -81,39 +81,39 @@ template <typename P>
 constexpr bool kIsOutput = std::is_same_v<P, Tensor&> || std::is_same_v<P, std::vector<Tensor>&>;
 
 // Disables autograd for the steps of a host function.
-struct NoGrad {
-  const bool before = aoti_torch_grad_mode_is_enabled();
-  NoGrad() { set(false); }
-  ~NoGrad() { set(true); }
+struct NoGradGuard {
+  const bool was_enabled = aoti_torch_grad_mode_is_enabled();
+  NoGradGuard() { set(false); }
+  ~NoGradGuard() { set(true); }
   void set(bool on) const {
-    if (before) aoti_torch_grad_mode_set_enabled(on);
+    if (was_enabled) aoti_torch_grad_mode_set_enabled(on);
   }
 };
 
 // Makes the device of the tensors the current one.
-struct OnDevice {
+struct DeviceGuard {
 #ifdef USE_CUDA
-  CUDAGuardHandle guard = nullptr;
-  explicit OnDevice(const Options& of) {
-    DETOPS_STABLE(aoti_torch_create_cuda_guard, of.index, &guard);
+  CUDAGuardHandle handle = nullptr;
+  explicit DeviceGuard(const Options& device) {
+    DETOPS_STABLE(aoti_torch_create_cuda_guard, device.index, &handle);
   }
-  ~OnDevice() { aoti_torch_delete_cuda_guard(guard); }
+  ~DeviceGuard() { aoti_torch_delete_cuda_guard(handle); }
 #else
-  explicit OnDevice(const Options&) {}
+  explicit DeviceGuard(const Options&) {}
 #endif
 };
 
-Tensor make(const Output& output, const Options& device);
+Tensor allocate_output(const Output& output, const Options& device);
 // Converts an output to its final dtype and releases it to the caller.
-StableIValue given(Tensor& t, const Output& output);
+StableIValue pack(Tensor& t, const Output& output);
 
 // Rethrows the current exception as an error that begins with the op's name.
 [[noreturn]] void rethrow(const Contract& contract);
 
-bool is_empty(const Tensor* outputs, size_t count);
+bool all_empty(const Tensor* outputs, size_t count);
 
-inline StableIValue given(Tensor& t) { return reinterpret_cast<StableIValue>(t.release()); }
-StableIValue given(std::vector<Tensor>& list);
+inline StableIValue pack(Tensor& t) { return reinterpret_cast<StableIValue>(t.release()); }
+StableIValue pack(std::vector<Tensor>& list);
 
 template <const char* op, auto function>
 struct Structured;
@@ -139,29 +139,31 @@ struct Structured<op, function> {
   template <size_t... in, size_t... out>
   static void run(const Contract& contract, StableIValue* stack, std::index_sequence<in...>,
                   std::index_sequence<out...>) {
-    const NoGrad no_gradients;
-    std::tuple<typename Held<std::tuple_element_t<in, Parameters>>::type...> values;
-    (take(stack[in], std::get<in>(values)), ...);
+    const NoGradGuard no_grad;
+    std::tuple<typename ArgumentStorage<std::tuple_element_t<in, Parameters>>::type...> values;
+    (unpack(stack[in], std::get<in>(values)), ...);
     const Argument arguments[] = {argument(std::get<in>(values))...};
-    Outputs described;
-    contract.check(arguments, described);
-    const Options device = described.device;
-    const OnDevice on(device);
+    Outputs specs;
+    contract.check(arguments, specs);
+    const Options device = specs.device;
+    const DeviceGuard guard(device);
     if constexpr (kOutputs == 0) {
       std::tuple results(function(std::get<in>(values)...));  // one result or a tuple
-      std::apply([&](auto&... each) { ((*stack++ = given(each)), ...); }, results);
+      std::apply([&](auto&... item) { ((*stack++ = pack(item)), ...); }, results);
     } else if constexpr ((std::is_same_v<P, std::vector<Tensor>&> || ...)) {
       std::vector<Tensor> outputs;
-      outputs.reserve(described.count);
-      for (int i = 0; i < described.count; ++i) outputs.push_back(make(described.items[i], device));
-      if (!is_empty(outputs.data(), outputs.size())) function(std::get<in>(values)..., outputs);
-      stack[0] = given(outputs);
+      outputs.reserve(specs.count);
+      for (int i = 0; i < specs.count; ++i) {
+        outputs.push_back(allocate_output(specs.items[i], device));
+      }
+      if (!all_empty(outputs.data(), outputs.size())) function(std::get<in>(values)..., outputs);
+      stack[0] = pack(outputs);
     } else {
       Tensor outputs[kOutputs];
-      for (size_t i = 0; i < kOutputs; ++i) outputs[i] = make(described.items[i], device);
-      if (!is_empty(outputs, kOutputs)) function(std::get<in>(values)..., outputs[out]...);
+      for (size_t i = 0; i < kOutputs; ++i) outputs[i] = allocate_output(specs.items[i], device);
+      if (!all_empty(outputs, kOutputs)) function(std::get<in>(values)..., outputs[out]...);
       for (size_t i = 0; i < contract.returns; ++i) {
-        stack[i] = given(outputs[i], described.items[i]);
+        stack[i] = pack(outputs[i], specs.items[i]);
       }
     }
   }

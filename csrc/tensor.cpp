@@ -12,12 +12,12 @@
 namespace detops {
 namespace {
 
-constexpr size_t kMostDims = 64;  // PyTorch's own limit
-using Sizes = std::array<int64_t, kMostDims>;
+constexpr size_t kMaxDims = 64;  // PyTorch's own limit
+using Sizes = std::array<int64_t, kMaxDims>;
 constexpr int kChannelsLast[] = {1, 3, 2, 0};  // dimensions, innermost first
 
 // Writes the strides of a tensor without gaps.
-void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
+void contiguous_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
   int64_t stride = 1;
   const auto set = [&](size_t d) {
     strides[d] = stride;
@@ -49,27 +49,27 @@ Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   int32_t layout = 0;
   int64_t *sizes = nullptr, *strides = nullptr;
   DETOPS_STABLE(aoti_torch_get_layout, handle, &layout);
-  facts_.dim = -1;
+  metadata_.dim = -1;
   static const int32_t strided = aoti_torch_layout_strided();
   if (layout != strided) return;
-  DETOPS_STABLE(aoti_torch_get_dim, handle, &facts_.dim);
+  DETOPS_STABLE(aoti_torch_get_dim, handle, &metadata_.dim);
   DETOPS_STABLE(aoti_torch_get_dtype, handle, &dtype);
   DETOPS_STABLE(aoti_torch_get_device_type, handle, &device);
   DETOPS_STABLE(aoti_torch_get_device_index, handle, &index);
   DETOPS_STABLE(aoti_torch_get_sizes, handle, &sizes);
   DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
   // PyTorch adds dtype codes but never changes one, because files contain them.
-  facts_ = {{static_cast<ScalarType>(dtype), device, index}, sizes, strides, facts_.dim};
+  metadata_ = {{static_cast<ScalarType>(dtype), device, index}, sizes, strides, metadata_.dim};
 }
 
 Tensor::Tensor(AtenTensorHandle handle, const Options& options, size_t dim) : handle_(handle) {
   int64_t *sizes = nullptr, *strides = nullptr;
   DETOPS_STABLE(aoti_torch_get_sizes, handle, &sizes);
   DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
-  facts_ = {options, sizes, strides, int64_t(dim)};
+  metadata_ = {options, sizes, strides, int64_t(dim)};
 }
 
-Tensor::Tensor(const Tensor& other) : facts_(other.facts_) {
+Tensor::Tensor(const Tensor& other) : metadata_(other.metadata_) {
   if (other.handle_ == nullptr) return;
   DETOPS_STABLE(aoti_torch_new_tensor_handle, other.handle_, &handle_);
 }
@@ -78,7 +78,7 @@ bool Tensor::is_same(const Tensor& other) const {
   return sizes().data() == other.sizes().data();  // sizes are stored in the tensor itself
 }
 
-bool is_channels_last(const TensorFacts& t) {
+bool is_channels_last(const TensorMetadata& t) {
   if (t.dim != 4 || t.strides[1] == 0) return false;
   int64_t least = 0;
   for (const int d : kChannelsLast) {
@@ -92,18 +92,18 @@ bool is_channels_last(const TensorFacts& t) {
 bool Tensor::is_contiguous(MemoryFormat format) const {
   const bool last = format == MemoryFormat::ChannelsLast;
   if (last && dim() != 4) return false;
-  int64_t dense = 1;
+  int64_t expected = 1;
   for (int64_t i = 0; i < dim(); ++i) {
     const int64_t d = last ? kChannelsLast[i] : dim() - 1 - i;
     if (size(d) == 0) return true;
-    if (size(d) != 1 && stride(d) != dense) return false;
-    dense *= size(d);
+    if (size(d) != 1 && stride(d) != expected) return false;
+    expected *= size(d);
   }
   return true;
 }
 
 MemoryFormat Tensor::suggest_memory_format() const {
-  return is_channels_last(facts_) ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+  return is_channels_last(metadata_) ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
 }
 
 const void* Tensor::const_data_ptr() const {
@@ -118,9 +118,10 @@ void* Tensor::mutable_data_ptr() const {
   return data;
 }
 
-void Tensor::expect_elements(ScalarType type) const {
-  if (facts_.type != type) {
-    fail(std::string("a kernel for ") + dtype_name(type) + " got " + dtype_name(facts_.type));
+void Tensor::check_dtype(ScalarType type) const {
+  if (metadata_.type != type) {
+    fail(std::string("expected a ") + dtype_name(type) + " tensor, got " +
+         dtype_name(metadata_.type));
   }
 }
 
@@ -138,17 +139,17 @@ Tensor Tensor::view(IntArrayRef sizes) const {
   }
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
-  check(is_contiguous() && count == numel(), "a view of ", numel(), " elements asks for ", count);
+  check(is_contiguous() && count == numel(), "cannot view ", numel(), " elements as ", count);
   Sizes strides;
-  dense_strides(sizes, MemoryFormat::Contiguous, strides.data());
+  contiguous_strides(sizes, MemoryFormat::Contiguous, strides.data());
   return as_strided(sizes, {strides.data(), sizes.size()});
 }
 
 Tensor Tensor::narrow(int64_t d, int64_t start, int64_t length) const {
-  check(start >= 0 && length >= 0 && start + length <= size(d), "a part of ", size(d),
-        " rows asks for ", length, " from ", start);
+  check(start >= 0 && length >= 0 && start + length <= size(d),
+        "cannot narrow a dimension of size ", size(d), " to ", length, " from ", start);
   Sizes sizes;
-  std::copy_n(facts_.sizes, dim(), sizes.data());
+  std::copy_n(metadata_.sizes, dim(), sizes.data());
   sizes[d] = length;
   return as_strided({sizes.data(), size_t(dim())}, strides(), start * stride(d));
 }
@@ -177,7 +178,7 @@ Tensor Tensor::contiguous(MemoryFormat format) && {
 }
 
 Tensor Tensor::to(ScalarType type) const {
-  if (facts_.type == type) return *this;
+  if (metadata_.type == type) return *this;
   return empty_like(*this, options().dtype(type)).copy_(*this);
 }
 
@@ -200,16 +201,18 @@ const Tensor& Tensor::fill_(double value) const {
 
 Tensor empty(IntArrayRef sizes, const Options& options, MemoryFormat format) {
   Sizes strides;
-  check(sizes.size() <= kMostDims, "at most ", kMostDims, " dimensions");
-  dense_strides(sizes, format, strides.data());
-  if (Tensor kept = empty_in_arena(sizes, strides.data(), options); kept.defined()) return kept;
+  check(sizes.size() <= kMaxDims, "a tensor must have at most ", kMaxDims, " dimensions, got ",
+        sizes.size());
+  contiguous_strides(sizes, format, strides.data());
+  if (Tensor reused = empty_in_arena(sizes, strides.data(), options); reused.defined())
+    return reused;
   AtenTensorHandle result = nullptr;
   if (aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(),
                                int32_t(options.type), options.device, options.index, &result)) {
     throw std::bad_alloc();
   }
   Tensor fresh(result, options, sizes.size());
-  if (fresh.is_cpu()) expect_writes(fresh.mutable_data_ptr(), fresh.nbytes());
+  if (fresh.is_cpu()) advise_huge_pages(fresh.mutable_data_ptr(), fresh.nbytes());
   return fresh;
 }
 

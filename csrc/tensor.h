@@ -25,8 +25,8 @@ using IntArrayRef = ArrayRef<int64_t>;
 
 // Raises an error with a message made of the parts if the condition does not hold.
 template <typename... Parts>
-void check(bool holds, const Parts&... parts) {
-  if (holds) return;
+void check(bool condition, const Parts&... parts) {
+  if (condition) return;
   std::ostringstream message;
   (message << ... << parts);
   fail(message.str());
@@ -47,7 +47,7 @@ struct Options {
 };
 
 // Metadata of a tensor. `sizes` and `strides` point into the tensor itself.
-struct TensorFacts : Options {
+struct TensorMetadata : Options {
   const int64_t *sizes, *strides;  // null for an undefined or non-strided tensor
   int64_t dim;                     // negative for a non-strided tensor
 
@@ -68,10 +68,10 @@ class Tensor {
   Tensor(AtenTensorHandle handle, const Options& options, size_t dim);
   Tensor(const Tensor& other);
   Tensor(Tensor&& other) noexcept
-      : handle_(std::exchange(other.handle_, nullptr)), facts_(other.facts_) {}
+      : handle_(std::exchange(other.handle_, nullptr)), metadata_(other.metadata_) {}
   Tensor& operator=(Tensor other) noexcept {
     std::swap(handle_, other.handle_);
-    std::swap(facts_, other.facts_);
+    std::swap(metadata_, other.metadata_);
     return *this;
   }
   ~Tensor() {
@@ -83,20 +83,20 @@ class Tensor {
 
   bool defined() const { return handle_ != nullptr; }
   bool is_same(const Tensor& other) const;
-  const TensorFacts& facts() const { return facts_; }
-  int64_t dim() const { return facts_.dim; }
-  IntArrayRef sizes() const { return {facts_.sizes, size_t(facts_.dim)}; }
-  IntArrayRef strides() const { return {facts_.strides, size_t(facts_.dim)}; }
-  int64_t size(int64_t d) const { return facts_.sizes[d < 0 ? d + facts_.dim : d]; }
-  int64_t stride(int64_t d) const { return facts_.strides[d < 0 ? d + facts_.dim : d]; }
-  int64_t numel() const { return facts_.numel(); }
-  ScalarType scalar_type() const { return facts_.type; }
+  const TensorMetadata& metadata() const { return metadata_; }
+  int64_t dim() const { return metadata_.dim; }
+  IntArrayRef sizes() const { return {metadata_.sizes, size_t(metadata_.dim)}; }
+  IntArrayRef strides() const { return {metadata_.strides, size_t(metadata_.dim)}; }
+  int64_t size(int64_t d) const { return metadata_.sizes[d < 0 ? d + metadata_.dim : d]; }
+  int64_t stride(int64_t d) const { return metadata_.strides[d < 0 ? d + metadata_.dim : d]; }
+  int64_t numel() const { return metadata_.numel(); }
+  ScalarType scalar_type() const { return metadata_.type; }
   int64_t element_size() const {
-    return int64_t(aoti_torch_dtype_element_size(int32_t(facts_.type)));
+    return int64_t(aoti_torch_dtype_element_size(int32_t(metadata_.type)));
   }
   int64_t nbytes() const { return numel() * element_size(); }
-  Options options() const { return facts_; }
-  bool is_cpu() const { return facts_.device == kCPU; }
+  Options options() const { return metadata_; }
+  bool is_cpu() const { return metadata_.device == kCPU; }
   bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const;
   MemoryFormat suggest_memory_format() const;
 
@@ -104,12 +104,12 @@ class Tensor {
   void* mutable_data_ptr() const;
   template <typename T>
   const T* const_data_ptr() const {
-    expect_elements(torch::headeronly::CppTypeToScalarType<T>::value);
+    check_dtype(torch::headeronly::CppTypeToScalarType<T>::value);
     return static_cast<const T*>(const_data_ptr());
   }
   template <typename T>
   T* mutable_data_ptr() const {
-    expect_elements(torch::headeronly::CppTypeToScalarType<T>::value);
+    check_dtype(torch::headeronly::CppTypeToScalarType<T>::value);
     return static_cast<T*>(mutable_data_ptr());
   }
   // Returns the only element of the tensor.
@@ -135,10 +135,10 @@ class Tensor {
   const Tensor& fill_(double value) const;
 
  private:
-  void expect_elements(ScalarType type) const;
+  void check_dtype(ScalarType type) const;
 
   AtenTensorHandle handle_ = nullptr;
-  TensorFacts facts_{};
+  TensorMetadata metadata_{};
 };
 
 using TensorList = ArrayRef<Tensor>;
@@ -152,7 +152,7 @@ struct MapSizes {
 };
 
 // Returns whether PyTorch treats the strides as channels_last.
-bool is_channels_last(const TensorFacts& t);
+bool is_channels_last(const TensorMetadata& t);
 
 Tensor empty(IntArrayRef sizes, const Options& options,
              MemoryFormat format = MemoryFormat::Contiguous);
@@ -164,8 +164,8 @@ Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType 
 
 template <typename T>
 T Tensor::item() const {
-  check(numel() == 1, "one element was asked of a tensor of ", numel());
-  const Tensor host = is_cpu() ? *this : empty(sizes(), {facts_.type, kCPU, -1}).copy_(*this);
+  check(numel() == 1, "item() requires a tensor with one element, got ", numel());
+  const Tensor host = is_cpu() ? *this : empty(sizes(), {metadata_.type, kCPU, -1}).copy_(*this);
   return *host.const_data_ptr<T>();
 }
 

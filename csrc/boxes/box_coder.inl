@@ -48,10 +48,10 @@ void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, ArrayRef<
     const auto* delta = rows<math::Delta, scalar_t>(in.first);
     const auto* anchor = rows<math::Box, scalar_t>(in.second);
     const auto weight = coder_weights<scalar_t>(weights);
-    const auto most = static_cast<scalar_t>(clip);
+    const auto max_log_scale = static_cast<scalar_t>(clip);
     auto* to = mutable_rows<math::Box, scalar_t>(output);
     for_each(anchors.size(0) * per_anchor, [=] DETOPS_EACH(int64_t i) {
-      to[i] = math::decode(delta[i], anchor[i / per_anchor], weight, most);
+      to[i] = math::decode(delta[i], anchor[i / per_anchor], weight, max_log_scale);
     });
   });
 }
@@ -66,13 +66,13 @@ void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tenso
     const auto* delta = rows<math::Delta, scalar_t>(in.first);
     const auto* anchor = rows<math::Box, scalar_t>(in.second);
     const auto weight = coder_weights<scalar_t>(weights);
-    const auto most = static_cast<scalar_t>(clip);
+    const auto max_log_scale = static_cast<scalar_t>(clip);
     auto* to_delta = mutable_rows<math::Delta, scalar_t>(to_deltas);
     auto* to_anchor = mutable_rows<math::Box, scalar_t>(to_anchors);
     for_each(anchors.size(0), [=] DETOPS_EACH(int64_t i) {
       const int64_t first = i * per_anchor;
-      to_anchor[i] = math::decode_gradient(delta + first, anchor[i], per_anchor, weight, most,
-                                           g + first, to_delta + first);
+      to_anchor[i] = math::decode_gradient(delta + first, anchor[i], per_anchor, weight,
+                                           max_log_scale, g + first, to_delta + first);
     });
   });
 }

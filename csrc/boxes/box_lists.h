@@ -19,9 +19,9 @@ struct BoxLists {
 struct BoxListGradients : BoxLists {
   Tensor grad;
 
-  BoxListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2)
+  BoxListGradients(const Tensor& grad_output, const Tensor& boxes1, const Tensor& boxes2)
       : BoxLists(boxes1, boxes2, compute_type(boxes1, boxes2)),
-        grad(of_values.to(type()).contiguous()) {}
+        grad(grad_output.to(type()).contiguous()) {}
 };
 
 // Two sets of points for each of `sets` pairs: [sets, n, 2] and [sets, m, 2].

@@ -16,9 +16,9 @@ std::string sizes_text(const int64_t* sizes, int64_t count) {
   return text;
 }
 
-std::string shape_text(const TensorFacts& t) { return "[" + sizes_text(t.sizes, t.dim) + "]"; }
+std::string shape_text(const TensorMetadata& t) { return "[" + sizes_text(t.sizes, t.dim) + "]"; }
 
-std::string device_text(const TensorFacts& t) {
+std::string device_text(const TensorMetadata& t) {
   constexpr const char* kNames[] = {"cpu", "cuda"};
   const std::string name =
       t.device < 2 ? kNames[t.device] : "device type " + std::to_string(t.device);
@@ -37,7 +37,7 @@ class Check : Scope {
     for (size_t i = 0; i < contract_.arguments.size(); ++i) {
       const Argument& a = arguments[i];
       for (int64_t k = 0; a.kind == Argument::Kind::kTensors && k < a.size; ++k) {
-        const TensorFacts& t = a.tensor(k);
+        const TensorMetadata& t = a.tensor(k);
         if (t.strides == nullptr) {
           refuse(contract_.arguments[i], " must be ",
                  t.dim < 0 ? "strided, got another layout" : "a tensor, got None");
@@ -130,7 +130,7 @@ class Check : Scope {
     if (line.like >= 0) to.channels_last = is_channels_last(arguments[line.like].tensor());
   }
 
-  void tensor(const Line& line, const TensorFacts& t) {
+  void tensor(const Line& line, const TensorMetadata& t) {
     const std::string& name = contract_.arguments[line.argument];
     if (!shape_holds(line.shape, t)) {
       refuse(name, " must be ", expected(line.shape), ", got ", shape_text(t));
@@ -153,7 +153,7 @@ class Check : Scope {
     }
   }
 
-  bool shape_holds(const Shape& shape, const TensorFacts& t) {
+  bool shape_holds(const Shape& shape, const TensorMetadata& t) {
     const int64_t written = int64_t(shape.dimensions.size()), fixed = written - shape.many;
     const bool missing = shape.optional && t.dim == fixed - 1;
     known_before_ = known_;
@@ -218,7 +218,7 @@ class Check : Scope {
     if (type.kind == Type::Kind::kOne) return type.one;
     const bool given = type.argument >= 0 && arguments[type.argument].given();
     ScalarType found = arguments[given ? type.argument : 0].tensor().type;
-    if (type.other >= 0) found = promoted_type(found, arguments[type.other].tensor().type);
+    if (type.other >= 0) found = promote_types(found, arguments[type.other].tensor().type);
     return type.kind == Type::Kind::kWide ? compute_type(found) : found;
   }
 
@@ -236,7 +236,7 @@ class Check : Scope {
   bool many_before_ = false;
   const int64_t* many_ = nullptr;
   int64_t many_count_ = 0;
-  const TensorFacts* first_ = nullptr;
+  const TensorMetadata* first_ = nullptr;
   const std::string* first_name_ = nullptr;
 };
 

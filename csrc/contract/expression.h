@@ -31,8 +31,8 @@ struct Argument {
 
   bool given() const { return kind != Kind::kNone; }
   // One of several tensors, or the only one.
-  const TensorFacts& tensor(int64_t i = 0) const {
-    return static_cast<const Tensor*>(data)[i].facts();
+  const TensorMetadata& tensor(int64_t i = 0) const {
+    return static_cast<const Tensor*>(data)[i].metadata();
   }
   std::string_view text() const { return {static_cast<const char*>(data), size_t(size)}; }
   // One of several numbers, or the only one.

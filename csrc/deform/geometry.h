@@ -6,21 +6,21 @@
 
 namespace detops {
 
-// Sizes of a convolution. The arguments have been checked; the last two sizes of `places` are those
-// of the output.
+// Sizes of a convolution. The arguments have been checked; the last two sizes of `output_like` are
+// those of the output.
 struct ConvGeometry : MapSizes {
   int64_t outputs, kernel_height, kernel_width, output_height, output_width;
   int64_t stride_y, stride_x, padding_y, padding_x;
   int64_t taps;  // weights per output channel
 
-  ConvGeometry(const Tensor& input, const Tensor& places, const Tensor& weight, IntArrayRef stride,
-               IntArrayRef padding)
+  ConvGeometry(const Tensor& input, const Tensor& output_like, const Tensor& weight,
+               IntArrayRef stride, IntArrayRef padding)
       : MapSizes(input),
         outputs(weight.size(0)),
         kernel_height(weight.size(2)),
         kernel_width(weight.size(3)),
-        output_height(places.size(-2)),
-        output_width(places.size(-1)),
+        output_height(output_like.size(-2)),
+        output_width(output_like.size(-1)),
         stride_y(stride[0]),
         stride_x(stride[1]),
         padding_y(padding[0]),
@@ -59,8 +59,8 @@ inline void check_levels(const char* op, const Tensor& spatial_shapes,
   int64_t covered = 0;
   for (int64_t i = 0; i < shapes.size(0); ++i) {
     const math::Level level{size[2 * i], size[2 * i + 1], start[i]};
-    check(math::lies_within(level, count), "detops.", op, ": level ", i, " of ", level.height,
-          " x ", level.width, " from position ", level.start, " on must lie within value's ", count,
+    check(math::is_within(level, count), "detops.", op, ": level ", i, " of ", level.height, " x ",
+          level.width, " from position ", level.start, " on must lie within value's ", count,
           " positions");
     covered += level.height * level.width;
   }

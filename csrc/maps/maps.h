@@ -10,12 +10,12 @@ namespace detops {
 
 // "Oriented Response Networks" (Zhou et al., 2017), section 3.1 (active rotating filters): each
 // rotation permutes the weights of a filter of several orientations.
-struct TurnedFilters {
+struct RotatedFilters {
   int64_t outputs, inputs;     // channels before rotation
   int64_t entries, rotations;  // weights of a filter: orientations * rows * columns
 
   // `indices` [orientations, H, W, rotations] contains the new position of each entry, from 1.
-  TurnedFilters(int64_t outputs, int64_t inputs, const Tensor& indices)
+  RotatedFilters(int64_t outputs, int64_t inputs, const Tensor& indices)
       : outputs(outputs),
         inputs(inputs),
         entries(indices.size(0) * indices.size(1) * indices.size(2)),
@@ -25,7 +25,7 @@ struct TurnedFilters {
 
   // Returns the offset of rotated filter i of [outputs, inputs] in
   // [outputs, rotations, inputs, entries].
-  constexpr int64_t turned(int64_t i, int64_t rotation) const {
+  constexpr int64_t rotated_offset(int64_t i, int64_t rotation) const {
     return ((i / inputs * rotations + rotation) * inputs + i % inputs) * entries;
   }
 };
@@ -50,20 +50,20 @@ struct Reassembly : MapSizes {
 // torch.cummax. Lines have `length` elements with stride `inner`; `inner` lines are adjacent.
 struct CornerLines {
   int64_t outer, length, inner;
-  bool back;  // from the last element to the first
+  bool reverse;  // from the last element to the first
 
   // For a contiguous or channels_last tensor.
   CornerLines(const Tensor& map, std::string_view mode) {
-    const bool vertical = mode == "top" || mode == "bottom", last = is_channels_last(map);
+    const bool vertical = mode == "top" || mode == "bottom", channels_last = is_channels_last(map);
     const int64_t n = map.size(0), c = map.size(1), h = map.size(2), w = map.size(3);
-    back = mode == "top" || mode == "left";
+    reverse = mode == "top" || mode == "left";
     length = vertical ? h : w;
-    inner = (last ? c : 1) * (vertical ? w : 1);
+    inner = (channels_last ? c : 1) * (vertical ? w : 1);
     outer = length == 0 || inner == 0 ? 0 : n * c * h * w / length / inner;
   }
 
-  constexpr int64_t step() const { return back ? -inner : inner; }
-  constexpr int64_t first() const { return back ? (length - 1) * inner : 0; }
+  constexpr int64_t step() const { return reverse ? -inner : inner; }
+  constexpr int64_t first() const { return reverse ? (length - 1) * inner : 0; }
 };
 
 // Returns mask > 0 as bool, for any dtype that the contract accepts.

@@ -35,7 +35,7 @@ struct Rectangle {
 };
 
 // The range in which samples of a feature map contribute.
-DETOPS_HD Rectangle reach_of_map(int64_t height, int64_t width) {
+DETOPS_HD Rectangle sampling_range(int64_t height, int64_t width) {
   return {-1.0, double(height), -1.0, double(width)};
 }
 
@@ -77,7 +77,7 @@ DETOPS_HD void visit_corners(T y, T x, int64_t height, int64_t width, Visit&& vi
 
 // Returns the cell between four pixels, given their indices, which are -1 off the feature map.
 // Returns -1 if all four are.
-DETOPS_HD int cell_of(const int* pixel) {
+DETOPS_HD int corner_cell(const int* pixel) {
   for (int i = 0; i < 4; ++i) {
     if (pixel[i] >= 0) return pixel[i];
   }
@@ -85,14 +85,14 @@ DETOPS_HD int cell_of(const int* pixel) {
 }
 
 template <typename T>
-DETOPS_HD void move_into_map(int& y, int& x, T* share) {
+DETOPS_HD void clamp_to_map(int& y, int& x, T* weight) {
   if (y < 0) {
     y = 0;
-    for (int i = 0; i < 2; ++i) share[i] = share[i + 2], share[i + 2] = T(0);
+    for (int i = 0; i < 2; ++i) weight[i] = weight[i + 2], weight[i + 2] = T(0);
   }
   if (x < 0) {
     x = 0;
-    for (int i = 0; i < 4; i += 2) share[i] = share[i + 1], share[i + 1] = T(0);
+    for (int i = 0; i < 4; i += 2) weight[i] = weight[i + 1], weight[i + 1] = T(0);
   }
 }
 

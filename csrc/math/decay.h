@@ -19,15 +19,15 @@ void with_decay(Decay decay, const Run& run) {
 // Returns the finite T nearest to x.
 template <typename T>
 T nearest_finite(double x) {
-  constexpr double kMost = static_cast<double>(std::numeric_limits<T>::max());
-  return static_cast<T>(x < kMost ? (x > -kMost ? x : -kMost) : kMost);
+  constexpr double kMax = static_cast<double>(std::numeric_limits<T>::max());
+  return static_cast<T>(x < kMax ? (x > -kMax ? x : -kMax) : kMax);
 }
 
 template <typename T>
 struct SoftNmsRule {
-  T threshold;  // IoU > threshold decays a score
-  T per_sigma;  // 1 / sigma
-  T min_score;  // boxes with a lower score are dropped
+  T threshold;      // IoU > threshold decays a score
+  T inverse_sigma;  // 1 / sigma
+  T min_score;      // boxes with a lower score are dropped
 };
 
 template <typename T>

@@ -21,7 +21,7 @@ DETOPS_HD V exp(V x) {
 // Returns the new score of a box whose IoU with the box just selected is `iou`.
 template <math::Decay kind, typename T, typename V>
 DETOPS_HD V decayed(V score, V iou, const math::SoftNmsRule<T>& rule) {
-  if (kind == math::Decay::kGaussian) return score * exp<T>(-(iou * iou) * rule.per_sigma);
+  if (kind == math::Decay::kGaussian) return score * exp<T>(-(iou * iou) * rule.inverse_sigma);
   const V weight = kind == math::Decay::kLinear ? T(1) - iou : V{};
   return iou > rule.threshold ? score * weight : score;
 }

@@ -11,7 +11,7 @@ struct Level {
 };
 
 // Returns whether the level has positions and all of them lie within [0, count).
-DETOPS_HD bool lies_within(const Level& level, int64_t count) {
+DETOPS_HD bool is_within(const Level& level, int64_t count) {
   return level.height >= 1 && level.width >= 1 && level.height <= count / level.width &&
          level.start >= 0 && level.start <= count - level.height * level.width;
 }
@@ -22,7 +22,7 @@ namespace deform {
 
 // The least coordinate at which a sample contributes; see `sample`.
 template <typename T>
-T least_place(bool edge_gradient) {
+T min_coordinate(bool edge_gradient) {
   return edge_gradient ? T(-1) : std::nextafter(T(-1), T(0));
 }
 

@@ -13,7 +13,7 @@ struct Corners {
 
 // The upper left corner of a sample, and the distances of the sample from it, right and down.
 template <typename V>
-struct Place {
+struct SampleLocation {
   V x, y, right, lower;
 };
 
@@ -27,13 +27,13 @@ struct Gradient {
 // If no corner can lie on the feature map, or a coordinate is NaN (hence the test for what is
 // inside), the result has all corners off the feature map.
 template <typename T, typename V>
-DETOPS_HD Place<V> place(V x, V y, V width, V height) {
+DETOPS_HD SampleLocation<V> locate(V x, V y, V width, V height) {
   x = x * width - T(0.5);
   y = y * height - T(0.5);
   const auto inside = (x > T(-1)) & (x < width) & (y > T(-1)) & (y < height);
-  const V away = V{} - T(2);
-  x = inside ? x : away;
-  y = inside ? y : away;
+  const V outside = V{} - T(2);
+  x = inside ? x : outside;
+  y = inside ? y : outside;
   const V column = floor(x), row = floor(y);
   return {column, row, x - column, y - row};
 }
@@ -52,14 +52,14 @@ DETOPS_HD Corners<I> positions(I x, I y, I width, I height, I start) {
 }
 
 template <typename T, typename V>
-DETOPS_HD Corners<V> shares(const Place<V>& p) {
+DETOPS_HD Corners<V> corner_weights(const SampleLocation<V>& p) {
   const V left = T(1) - p.right, upper = T(1) - p.lower;
   return {{upper * left, upper * p.right, p.lower * left, p.lower * p.right}};
 }
 
 // `product`: the dot products of the query's gradient with the values at the corners.
 template <typename T, typename V>
-DETOPS_HD Gradient<V> gradient(const Place<V>& p, V weight, V width, V height,
+DETOPS_HD Gradient<V> gradient(const SampleLocation<V>& p, V weight, V width, V height,
                                const Corners<V>& product) {
   const V* at = product.at;
   const V left = T(1) - p.right, upper = T(1) - p.lower;
@@ -73,17 +73,17 @@ DETOPS_HD Gradient<V> gradient(const Place<V>& p, V weight, V width, V height,
 namespace deform {
 
 // A bilinear sample between the pixels (y, x) and (y + 1, x + 1), where y and x are whole numbers.
-// part_y and part_x are the fractions of the way to the second. Pixels outside the image are zeros.
+// frac_y and frac_x are the fractions of the way to the second. Pixels outside the image are zeros.
 template <typename V>
 struct Sample {
-  V y, x, part_y, part_x;
+  V y, x, frac_y, frac_x;
 };
 
 // Places a sample. One that is NaN, infinite or more than a pixel outside the image is moved
 // between rows -2 and -1, which have no pixel in the image. At exactly -1 the value is zero, but
 // the derivative depends on the library: torchvision takes the one-sided derivative from within the
 // image; detectron2, mmcv and maskrcnn-benchmark take zero. `least`, the least coordinate that
-// contributes, is therefore -1 or the next larger number; see least_place.
+// contributes, is therefore -1 or the next larger number; see min_coordinate.
 template <typename T, typename V>
 DETOPS_HD Sample<V> sample(V y, V x, T least, T height, T width) {
   const auto inside = (y >= least) & (y < height) & (x >= least) & (x < width);
@@ -98,8 +98,8 @@ using attention::Corners;
 
 template <typename T, typename V>
 DETOPS_HD Corners<V> weights(const Sample<V>& s, V mask) {
-  const V low = mask * (T(1) - s.part_y), high = mask * s.part_y;
-  return {{low * (T(1) - s.part_x), low * s.part_x, high * (T(1) - s.part_x), high * s.part_x}};
+  const V low = mask * (T(1) - s.frac_y), high = mask * s.frac_y;
+  return {{low * (T(1) - s.frac_x), low * s.frac_x, high * (T(1) - s.frac_x), high * s.frac_x}};
 }
 
 // Gradients of a sample's position and mask, for the value times the mask.
@@ -113,9 +113,9 @@ template <typename T, typename V>
 DETOPS_HD Gradient<V> gradient(const Sample<V>& s, V mask, const Corners<V>& dot) {
   const V top = dot.at[1] - dot.at[0], bottom = dot.at[3] - dot.at[2];
   const V left = dot.at[2] - dot.at[0], right = dot.at[3] - dot.at[1];
-  const V upper = dot.at[0] + s.part_x * top, lower = dot.at[2] + s.part_x * bottom;
-  return {mask * (left + s.part_x * (right - left)), mask * (top + s.part_y * (bottom - top)),
-          upper + s.part_y * (lower - upper)};
+  const V upper = dot.at[0] + s.frac_x * top, lower = dot.at[2] + s.frac_x * bottom;
+  return {mask * (left + s.frac_x * (right - left)), mask * (top + s.frac_y * (bottom - top)),
+          upper + s.frac_y * (lower - upper)};
 }
 
 }  // namespace deform

@@ -18,16 +18,16 @@ struct DeformRoIPooling {
 template <typename T>
 struct MovableAxis {
   RoIAxis<T> axis;
-  T reach;  // pixels per unit of an offset
+  T offset_scale;  // pixels per unit of an offset
 
   DETOPS_HD MovableAxis(const DeformRoIPooling& p, T low, T high, int64_t pooled)
       : axis(roi_axis(low, high, T(p.spatial_scale), true, pooled, p.sampling_ratio)) {
     const T size = T(p.gamma) * (high * T(p.spatial_scale) - low * T(p.spatial_scale));
-    reach = size - size == T(0) ? size : T(0);  // a NaN or infinite RoI has no samples
+    offset_scale = size - size == T(0) ? size : T(0);  // a NaN or infinite RoI has no samples
   }
 
   DETOPS_HD RoIAxis<T> moved(T offset) const {
-    return {axis.start + reach * offset, axis.bin, axis.count};
+    return {axis.start + offset_scale * offset, axis.bin, axis.count};
   }
 };
 
@@ -105,8 +105,8 @@ struct DeformedBin {
         pw(pw),
         samples(p.samples) {
     if (offset == nullptr) return;
-    const int64_t part = cell_of(ph, p.pooled_height, p.part_size) * p.part_size +
-                         cell_of(pw, p.pooled_width, p.part_size);
+    const int64_t part = cell_index(ph, p.pooled_height, p.part_size) * p.part_size +
+                         cell_index(pw, p.pooled_width, p.part_size);
     shift_x = offset[part] * T(p.trans_std);
     shift_y = offset[p.part_size * p.part_size + part] * T(p.trans_std);
   }

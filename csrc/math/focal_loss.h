@@ -9,14 +9,14 @@ namespace detops::math {
 enum class Focus { kZero, kOne, kTwo, kAny };
 
 template <typename T>
-struct Focal {
+struct FocalParams {
   T positive, negative;  // weights
   T gamma;
 };
 
 // A negative alpha disables the weights.
 template <typename T>
-Focal<T> focal_of(double alpha, double gamma) {
+FocalParams<T> focal_params(double alpha, double gamma) {
   return {alpha < 0 ? T(1) : T(alpha), alpha < 0 ? T(1) : T(1 - alpha), T(gamma)};
 }
 
@@ -29,7 +29,7 @@ struct SoftmaxFocal {
   const T* weights;
   int64_t classes;
 
-  DETOPS_HD bool counts(int64_t target) const { return target >= 0 && target < classes; }
+  DETOPS_HD bool is_class(int64_t target) const { return target >= 0 && target < classes; }
   DETOPS_HD T scale(int64_t target) const {
     return weights == nullptr ? alpha : alpha * weights[target];
   }

@@ -15,14 +15,15 @@ struct Parts {
 };
 
 template <typename T, typename V>
-DETOPS_HD Parts<V> parts(const math::Focal<T>& f, V x, V t) {
+DETOPS_HD Parts<V> parts(const math::FocalParams<T>& f, V x, V t) {
   const auto positive = x > T(0);
-  const V small = exp(positive ? -x : x), rest = T(1) - t;
-  const V likely = T(1) / (T(1) + small), unlikely = small * likely;
+  const V exp_neg = exp(positive ? -x : x), complement = T(1) - t;
+  const V likely = T(1) / (T(1) + exp_neg), unlikely = exp_neg * likely;
   const V p = positive ? likely : unlikely, q = positive ? unlikely : likely;
-  const V too_high = p * rest, too_low = q * t;
-  const V cross = (positive ? x * rest : -x * t) + log1p(small);
-  return {p, q, too_high, too_low, too_high + too_low, cross, f.positive * t + f.negative * rest};
+  const V too_high = p * complement, too_low = q * t;
+  const V cross = (positive ? x * complement : -x * t) + log1p(exp_neg);
+  return {
+      p, q, too_high, too_low, too_high + too_low, cross, f.positive * t + f.negative * complement};
 }
 
 template <math::Focus focus, typename T, typename V>
@@ -36,14 +37,14 @@ DETOPS_HD V power(V miss, T gamma) {
 }
 
 template <math::Focus focus, typename T, typename V>
-DETOPS_HD V loss(const math::Focal<T>& f, V x, V t) {
+DETOPS_HD V loss(const math::FocalParams<T>& f, V x, V t) {
   const Parts<V> s = parts(f, x, t);
   return s.weight * s.cross * power<focus>(s.miss, f.gamma);
 }
 
 // d loss / dx. With dp/dx = p q: d miss/dx = (1 - 2 t) p q, and d cross/dx = p - t.
 template <math::Focus focus, typename T, typename V>
-DETOPS_HD V slope(const math::Focal<T>& f, V x, V t) {
+DETOPS_HD V slope(const math::FocalParams<T>& f, V x, V t) {
   const Parts<V> s = parts(f, x, t);
   const V to_cross = s.too_high - s.too_low, to_miss = s.cross * (T(1) - (t + t)) * (s.p * s.q);
   if constexpr (focus == math::Focus::kZero) return s.weight * to_cross;
@@ -65,36 +66,36 @@ namespace softmax_focal {
 
 template <typename V>
 struct Row {
-  V shift;  // x_t - m
-  V own;    // e^shift
-  V rest;   // the sum of e^(x_j - m) over the other classes
+  V shift;       // x_t - m
+  V exp_target;  // e^shift
+  V exp_others;  // the sum of e^(x_j - m) over the other classes
 };
 
 // The vector log1p accepts arguments up to 1. The vector log maps NaN to a number, and adding
 // sum - sum restores the NaN.
 template <typename V>
 DETOPS_HD V log_p(const Row<V>& row) {
-  const V sum = row.own + row.rest;
-  const auto apart = (row.shift < V{}) | (row.rest > V{} + 1);
-  return row.shift - (apart ? log(sum) : log1p(row.rest)) + (sum - sum);
+  const V sum = row.exp_target + row.exp_others;
+  const auto use_log = (row.shift < V{}) | (row.exp_others > V{} + 1);
+  return row.shift - (use_log ? log(sum) : log1p(row.exp_others)) + (sum - sum);
 }
 
 template <math::Focus focus, typename T, typename V>
 DETOPS_HD V loss(const Row<V>& row, V scale, T gamma) {
-  const V miss = row.rest / (row.own + row.rest);  // 1 - p
+  const V miss = row.exp_others / (row.exp_target + row.exp_others);  // 1 - p
   return scale * focal::power<focus>(miss, gamma) * -log_p(row);
 }
 
-// The derivative with respect to a logit is this value times `rest` for the target class, and times
-// -e^(x_j - m) for every other class j. log p / (1 - p) stays bounded as p approaches 1, unlike
-// (1 - p)^(gamma - 1).
+// The derivative with respect to a logit is this value times `exp_others` for the target class, and
+// times -e^(x_j - m) for every other class j. log p / (1 - p) stays bounded as p approaches 1,
+// unlike (1 - p)^(gamma - 1).
 template <math::Focus focus, typename T, typename V>
 DETOPS_HD V slope(const Row<V>& row, V scale, T gamma) {
-  const V sum = row.own + row.rest, miss = row.rest / sum;
+  const V sum = row.exp_target + row.exp_others, miss = row.exp_others / sum;
   const V log = log_p(row);
   // p log p is 0 where p is 0 and log p is -infinity.
-  const auto inside = (row.rest > V{}) & (log > V{} - T(3e38));
-  const V ratio = inside ? row.own * (log / row.rest) : V{};
+  const auto inside = (row.exp_others > V{}) & (log > V{} - T(3e38));
+  const V ratio = inside ? row.exp_target * (log / row.exp_others) : V{};
   return -scale * focal::power<focus>(miss, gamma) * (T(1) - gamma * ratio) / sum;
 }
 

@@ -10,24 +10,25 @@ namespace detops::math {
 
 // The most pixels per cell and axis that are searched: a heatmap has no finer detail, and the limit
 // bounds the search.
-constexpr int64_t kFinestCell = 16;
+constexpr int64_t kMaxPixelsPerCell = 16;
 
 // One axis of a box: its length, at least one pixel, and the number of pixels that are searched.
 template <typename T>
 struct HeatmapAxis {
-  T first, side;
+  T first, length;
   int64_t pixels, cells;
 
   DETOPS_HD HeatmapAxis(T first, T last, int64_t cells)
-      : first(first), side(last - first), pixels(1), cells(cells) {
-    if (side < 1) side = 1;
-    const int64_t most = kFinestCell * cells;
+      : first(first), length(last - first), pixels(1), cells(cells) {
+    if (length < 1) length = 1;
+    const int64_t max_pixels = kMaxPixelsPerCell * cells;
     // A NaN length gets one pixel.
-    if (side > 1) pixels = side < T(most) ? static_cast<int64_t>(ceil(side)) : most;
+    if (length > 1)
+      pixels = length < T(max_pixels) ? static_cast<int64_t>(ceil(length)) : max_pixels;
   }
 
   // Returns the position of a pixel's centre.
-  DETOPS_HD T at(int64_t pixel) const { return first + (T(pixel) + T(0.5)) * (side / T(pixels)); }
+  DETOPS_HD T at(int64_t pixel) const { return first + (T(pixel) + T(0.5)) * (length / T(pixels)); }
 };
 
 // The four cells around a pixel's centre. Beyond the border, the border value is repeated.

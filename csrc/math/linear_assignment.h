@@ -14,9 +14,9 @@ namespace detops::math::assignment {
 
 // A pair whose cost exceeds this magnitude or is NaN is never matched. The limit keeps sums of all
 // costs of a matrix finite, including the costs that replace those of such pairs.
-constexpr double kMostCost = 1e200;
+constexpr double kMaxCost = 1e200;
 
-DETOPS_HD bool is_cost(double x) { return x >= -kMostCost && x <= kMostCost; }
+DETOPS_HD bool is_cost(double x) { return x >= -kMaxCost && x <= kMaxCost; }
 
 // Returns the cost of a pair that is never matched. One more of these outweighs any saving
 // elsewhere, so a solution has as few of them as possible. `least` and `most` are the extremes of
@@ -27,7 +27,7 @@ DETOPS_HD double forbidden_cost(double least, double most, int rows) {
 }
 
 // The least and the second least sum of cost and price in a row, and a column with the least sum.
-struct Offer {
+struct Bid {
   double least, second;
   int column;
 };
@@ -38,46 +38,48 @@ struct Nearest {
   int column;
 };
 
-// Limits the claims of columns to this many per row, on average. The rows that are left without a
-// column search for paths.
-constexpr int kClaims = 4;
+// The maximum number of bids per row, on average. Rows that end up without a column search for
+// paths.
+constexpr int kBidsPerRow = 4;
 
 // Among equal sums, columns without an owner come first, then the lowest index. `Columns` provides
 //   cost(row, column), price(column), owner(column), column(row): owner and column are -1 for none;
-//   offer(row): returns the row's Offer;
-//   give(column, row, price): also takes the column from its owner, if it has one;
-//   open(row): starts all paths at the row and returns the nearest column by its costs and prices;
+//   bid(row): returns the row's Bid;
+//   assign(column, row, price): also takes the column from its owner, if it has one;
+//   start_paths(row): starts all paths at the row and returns the nearest column by its costs and
+//     prices;
 //   close(nearest): removes the column from the open ones: a path continues from it;
-//   relax(row, passed): adds paths whose last row is this one, at its costs plus the prices minus
-//     `passed`, and returns the nearest open column;
-//   settle(distance): raises the price of each closed column by `distance` minus its own distance;
-//   extend(column, row): assigns to each row on the path from `row` to `column` the next column.
+//   relax(row, offset): adds paths whose last row is this one, at its costs plus the prices minus
+//     `offset`, and returns the nearest open column;
+//   update_prices(distance): raises the price of each closed column by `distance` minus its own
+//     distance;
+//   augment(column, row): assigns to each row on the path from `row` to `column` the next column.
 template <typename Columns>
 DETOPS_ONE_SIDE void solve(Columns& columns, int rows) {
-  // A row claims the column that it prefers, from its owner if it has one, and raises the price
+  // A row takes the column that it prefers, from its owner if it has one, and raises the price
   // until the second best column is as good.
-  int64_t claims = int64_t(kClaims) * rows;
+  int64_t bids = int64_t(kBidsPerRow) * rows;
   for (int row = 0; row < rows; ++row) {
-    for (int claimant = row; claimant >= 0 && claims > 0; --claims) {
-      const Offer offer = columns.offer(claimant);
-      const double price = columns.price(offer.column);
-      const double raised = price + (offer.second - offer.least);
-      const int before = columns.owner(offer.column);
-      if (before >= 0 && !(raised > price)) break;
-      columns.give(offer.column, claimant, raised);
-      claimant = before;
+    for (int bidder = row; bidder >= 0 && bids > 0; --bids) {
+      const Bid bid = columns.bid(bidder);
+      const double price = columns.price(bid.column);
+      const double new_price = price + (bid.second - bid.least);
+      const int previous_owner = columns.owner(bid.column);
+      if (previous_owner >= 0 && !(new_price > price)) break;
+      columns.assign(bid.column, bidder, new_price);
+      bidder = previous_owner;
     }
   }
   for (int row = 0; row < rows; ++row) {
     if (columns.column(row) >= 0) continue;
-    Nearest nearest = columns.open(row);
+    Nearest nearest = columns.start_paths(row);
     for (int owner; (owner = columns.owner(nearest.column)) >= 0;) {
       const double sum = columns.cost(owner, nearest.column) + columns.price(nearest.column);
       columns.close(nearest);
       nearest = columns.relax(owner, sum - nearest.distance);
     }
-    columns.settle(nearest.distance);
-    columns.extend(nearest.column, row);
+    columns.update_prices(nearest.distance);
+    columns.augment(nearest.column, row);
   }
 }
 

@@ -34,10 +34,10 @@ DETOPS_HD uint8_t soft_mask_value(T value) {
 
 // Returns the overlap of two masks from their pixel counts, rounded to float32. The denominator is
 // their union or the first mask; if that is empty, the overlap is 0.
-DETOPS_HD float mask_overlap(int64_t meet, int64_t area1, int64_t area2, bool of_first) {
-  const int64_t all = of_first ? area1 : area1 + area2 - meet;
-  if (all <= 0) return 0;
-  return static_cast<float>(static_cast<double>(meet) / static_cast<double>(all));
+DETOPS_HD float mask_overlap(int64_t inter, int64_t area1, int64_t area2, bool of_first) {
+  const int64_t denominator = of_first ? area1 : area1 + area2 - inter;
+  if (denominator <= 0) return 0;
+  return static_cast<float>(static_cast<double>(inter) / static_cast<double>(denominator));
 }
 
 }  // namespace detops::math

@@ -83,10 +83,10 @@ struct Border {
 // Borders are 0 top, 1 left, 2 bottom, 3 right. The first two begin at (x1, y1); the others begin
 // at (x2, y2) and run back. `box` is (x1, y1, x2, y2) in pixels of the feature map.
 template <typename T>
-DETOPS_HD Border<T> border_of(const T* box, int64_t border, int64_t pool_size) {
-  const bool back = border >= 2, across = border % 2 == 0;
-  const T *corner = box + (back ? 2 : 0), size = across ? box[2] - box[0] : box[3] - box[1];
-  const T step = (back ? -size : size) / T(pool_size);
+DETOPS_HD Border<T> border_lines(const T* box, int64_t border, int64_t pool_size) {
+  const bool reverse = border >= 2, across = border % 2 == 0;
+  const T *corner = box + (reverse ? 2 : 0), size = across ? box[2] - box[0] : box[3] - box[1];
+  const T step = (reverse ? -size : size) / T(pool_size);
   const SampleLine<T> row{corner[1], across ? T(0) : step, across ? 1 : pool_size + 1};
   const SampleLine<T> col{corner[0], across ? step : T(0), across ? pool_size + 1 : 1};
   return {row, col};
@@ -98,7 +98,7 @@ DETOPS_HD void border_sample(const T* box, int64_t border, int64_t pool_size, in
                              T& x) {
   y = x = T(kOffMap);
   if (i < 0 || i > pool_size) return;
-  const Border<T> samples = border_of(box, border, pool_size);
+  const Border<T> samples = border_lines(box, border, pool_size);
   y = samples.rows.at(i);
   x = samples.cols.at(i);
 }

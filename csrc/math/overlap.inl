@@ -22,25 +22,25 @@ DETOPS_HD V intersection(const math::Box<V>& a, const math::Box<V>& b) {
 
 // Returns the ratio of an intersection to a union, or to the area of a box.
 template <typename V>
-DETOPS_HD V iou(V meet, V all) {
+DETOPS_HD V iou(V inter, V denominator) {
   // Most pairs are disjoint, and a comparison costs less than a division.
   if constexpr (std::is_arithmetic_v<V>) {
-    if (!(meet > V{})) return V{};
+    if (!(inter > V{})) return V{};
   }
-  const V ratio = meet / all;
-  return where((meet > V{}) & (ratio == ratio), ratio);
+  const V ratio = inter / denominator;
+  return where((inter > V{}) & (ratio == ratio), ratio);
 }
 
 // Returns NaN if a coordinate is NaN or infinite, otherwise 0.
 template <typename V>
-DETOPS_HD V not_finite(const math::Box<V>& b) {
+DETOPS_HD V nan_if_not_finite(const math::Box<V>& b) {
   return (b.x1 - b.x1) + (b.y1 - b.y1) + (b.x2 - b.x2) + (b.y2 - b.y2);
 }
 
 // Returns the constant that is added to the denominators of losses, and to the squared diagonal
 // with or without `loss`. The denominator of alpha always gets eps.
 template <math::Overlap kind, bool loss, typename T>
-DETOPS_HD T least_of(T eps) {
+DETOPS_HD T denominator_eps(T eps) {
   return loss && kind == math::Overlap::kCIoU ? T(1e-7) : eps;
 }
 
@@ -48,25 +48,25 @@ constexpr double kAspectScale = 0.40528473456935108577551785283891;  // 4 / pi^2
 
 template <math::Overlap kind, typename T, bool loss = false, typename V>
 DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T eps) {
-  const T least = least_of<kind, loss>(eps);
+  const T added_eps = denominator_eps<kind, loss>(eps);
   const math::Box<V>&a = first.box, &b = second.box;
-  const V meet = pairwise::intersection(a, b);
-  if (kind == math::Overlap::kIoF) return pairwise::iou(meet, first.area);
-  const V all = first.area + second.area - meet;
-  const V iou = pairwise::iou(meet, loss ? all + least : all);
+  const V inter = pairwise::intersection(a, b);
+  if (kind == math::Overlap::kIoF) return pairwise::iou(inter, first.area);
+  const V union_area = first.area + second.area - inter;
+  const V iou = pairwise::iou(inter, loss ? union_area + added_eps : union_area);
   if (kind == math::Overlap::kIoU) return iou;
   V cw = max(a.x2, b.x2) - min(a.x1, b.x1);
   V ch = max(a.y2, b.y2) - min(a.y1, b.y1);
   if (!loss) cw = max(V{}, cw), ch = max(V{}, ch);
   if (kind == math::Overlap::kGIoU) {
     const V hull = cw * ch;
-    return iou - finite_or_zero((hull - all) / (loss ? hull + least : hull));
+    return iou - finite_or_zero((hull - union_area) / (loss ? hull + added_eps : hull));
   }
   const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
   const V dy = T(0.5) * (a.y1 + a.y2) - T(0.5) * (b.y1 + b.y2);
-  const V diou = iou - finite_or_zero((dx * dx + dy * dy) / (cw * cw + ch * ch + least));
+  const V diou = iou - finite_or_zero((dx * dx + dy * dy) / (cw * cw + ch * ch + added_eps));
   if (kind == math::Overlap::kDIoU) return diou;
-  const V turn = first.angle - second.angle, v = T(kAspectScale) * (turn * turn);
+  const V angle_diff = first.angle - second.angle, v = T(kAspectScale) * (angle_diff * angle_diff);
   return diou - finite_or_zero(v / (T(1) - iou + v + eps) * v);
 }
 
@@ -89,9 +89,9 @@ DETOPS_HD void side_gradients(V a1, V a2, V b1, V b2, V inner, V outer, V& da1, 
 }
 
 template <typename C, typename V>
-DETOPS_HD void area_gradient(const math::Box<V>& b, C sound, V grad, math::Box<V>& db) {
-  const V to_width = where(sound, grad * (b.y2 - b.y1));
-  const V to_height = where(sound, grad * (b.x2 - b.x1));
+DETOPS_HD void area_gradient(const math::Box<V>& b, C valid, V grad, math::Box<V>& db) {
+  const V to_width = where(valid, grad * (b.y2 - b.y1));
+  const V to_height = where(valid, grad * (b.x2 - b.x1));
   db.x1 -= to_width, db.x2 += to_width, db.y1 -= to_height, db.y2 += to_height;
 }
 
@@ -99,8 +99,8 @@ DETOPS_HD void area_gradient(const math::Box<V>& b, C sound, V grad, math::Box<V
 template <typename V>
 DETOPS_HD void angle_gradient(const math::Box<V>& b, V grad, math::Box<V>& db) {
   const V w = b.x2 - b.x1, h = b.y2 - b.y1, square = w * w + h * h;
-  const auto sound = (square > V{}) & (square - square == V{});
-  const V to_width = where(sound, grad * h / square), to_height = where(sound, -grad * w / square);
+  const auto valid = (square > V{}) & (square - square == V{});
+  const V to_width = where(valid, grad * h / square), to_height = where(valid, -grad * w / square);
   db.x1 -= to_width, db.x2 += to_width, db.y1 -= to_height, db.y2 += to_height;
 }
 
@@ -110,55 +110,58 @@ DETOPS_HD void angle_gradient(const math::Box<V>& b, V grad, math::Box<V>& db) {
 template <math::Overlap kind, typename T, bool loss = false, typename V>
 DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second,
                                 T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
-  const T least = least_of<kind, loss>(eps);
+  const T added_eps = denominator_eps<kind, loss>(eps);
   const math::Box<V>&a = first.box, &b = second.box;
   const V w = min(a.x2, b.x2) - max(a.x1, b.x1);
   const V h = min(a.y2, b.y2) - max(a.y1, b.y1);
-  const V meet = max(V{}, w) * max(V{}, h);
+  const V inter = max(V{}, w) * max(V{}, h);
   constexpr bool kOfFirst = kind == math::Overlap::kIoF;
-  const V all = kOfFirst ? first.area : first.area + second.area - meet;
-  const V whole = loss ? all + least : all;
-  const auto finite = all - all == V{};
+  const V base = kOfFirst ? first.area : first.area + second.area - inter;
+  const V denominator = loss ? base + added_eps : base;
+  const auto finite = base - base == V{};
   // The gradient of the ratio is 0 if the boxes are disjoint, or if the ratio is defined as 0: the
   // union, or area, is not positive and finite.
-  const auto meets = (w > V{}) & (h > V{});
-  const auto solid = meets & finite & (all > V{});
-  const V ratio = where(solid, meet / whole);
-  const V to_meet = where(solid, kOfFirst ? grad / whole : grad / whole * (T(1) + ratio));
+  const auto intersects = (w > V{}) & (h > V{});
+  const auto valid_ratio = intersects & finite & (base > V{});
+  const V ratio = where(valid_ratio, inter / denominator);
+  const V to_inter =
+      where(valid_ratio, kOfFirst ? grad / denominator : grad / denominator * (T(1) + ratio));
   // Gradients of the sides of the intersection and of the hull, and of the areas of the two boxes.
-  V to_w = where(solid, to_meet * h), to_h = where(solid, to_meet * w), to_cw{}, to_ch{};
-  V to_area = where(solid, -grad / whole * ratio);
+  V to_w = where(valid_ratio, to_inter * h), to_h = where(valid_ratio, to_inter * w), to_cw{},
+    to_ch{};
+  V to_area = where(valid_ratio, -grad / denominator * ratio);
   const V cw = max(a.x2, b.x2) - min(a.x1, b.x1);
   const V ch = max(a.y2, b.y2) - min(a.y1, b.y1);
-  const auto wraps = (cw >= V{}) & (ch >= V{});
+  const auto valid_hull = (cw >= V{}) & (ch >= V{});
   if (kind == math::Overlap::kGIoU) {
     // (C - U) / C = 1 - U / C, or with eps 1 - (U + eps) / (C + eps).
-    const V hull = cw * ch, bound = loss ? hull + least : hull;
-    const V share = whole / bound, to_union = grad / bound;
-    const auto sound = loss ? (share - share == V{}) & (to_union - to_union == V{})
-                            : wraps & (hull > V{}) & (hull - hull == V{}) & finite;
-    to_cw = where(sound, -grad * share * (ch / bound));
-    to_ch = where(sound, -grad * share * (cw / bound));
-    to_area += where(sound & finite, to_union);
-    to_w -= where(sound & meets, to_union * h);
-    to_h -= where(sound & meets, to_union * w);
+    const V hull = cw * ch, hull_denominator = loss ? hull + added_eps : hull;
+    const V union_ratio = denominator / hull_denominator, to_union = grad / hull_denominator;
+    const auto valid = loss ? (union_ratio - union_ratio == V{}) & (to_union - to_union == V{})
+                            : valid_hull & (hull > V{}) & (hull - hull == V{}) & finite;
+    to_cw = where(valid, -grad * union_ratio * (ch / hull_denominator));
+    to_ch = where(valid, -grad * union_ratio * (cw / hull_denominator));
+    to_area += where(valid & finite, to_union);
+    to_w -= where(valid & intersects, to_union * h);
+    to_h -= where(valid & intersects, to_union * w);
   }
   if (kind == math::Overlap::kDIoU || kind == math::Overlap::kCIoU) {
     const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
     const V dy = T(0.5) * (a.y1 + a.y2) - T(0.5) * (b.y1 + b.y2);
-    const V diagonal = cw * cw + ch * ch + least, distance = dx * dx + dy * dy;
-    auto sound = (diagonal > V{}) & (diagonal - diagonal == V{}) & (distance - distance == V{});
-    if (!loss) sound = sound & wraps;
+    const V diagonal = cw * cw + ch * ch + added_eps, distance = dx * dx + dy * dy;
+    auto valid = (diagonal > V{}) & (diagonal - diagonal == V{}) & (distance - distance == V{});
+    if (!loss) valid = valid & valid_hull;
     const V to_distance = -grad / diagonal;
-    const V to_x = where(sound, to_distance * dx), to_y = where(sound, to_distance * dy);
+    const V to_x = where(valid, to_distance * dx), to_y = where(valid, to_distance * dy);
     da.x1 += to_x, da.x2 += to_x, da.y1 += to_y, da.y2 += to_y;
     db.x1 -= to_x, db.x2 -= to_x, db.y1 -= to_y, db.y2 -= to_y;
-    to_cw = where(sound, T(-2) * to_distance * (distance / diagonal) * cw);
-    to_ch = where(sound, T(-2) * to_distance * (distance / diagonal) * ch);
+    to_cw = where(valid, T(-2) * to_distance * (distance / diagonal) * cw);
+    to_ch = where(valid, T(-2) * to_distance * (distance / diagonal) * ch);
     if (kind == math::Overlap::kCIoU) {
-      const V turn = first.angle - second.angle, v = T(kAspectScale) * turn * turn;
+      const V angle_diff = first.angle - second.angle,
+              v = T(kAspectScale) * angle_diff * angle_diff;
       const V alpha = finite_or_zero(v / (T(1) - ratio + v + eps));
-      const V to_angle = where(sound, T(-2) * T(kAspectScale) * grad * alpha * turn);
+      const V to_angle = where(valid, T(-2) * T(kAspectScale) * grad * alpha * angle_diff);
       angle_gradient(a, to_angle, da);
       angle_gradient(b, -to_angle, db);
     }
@@ -171,7 +174,8 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
 
 template <math::Overlap kind, typename T, typename V>
 DETOPS_HD V overlap_loss(const math::OverlapBox<V>& a, const math::OverlapBox<V>& b, T eps) {
-  return T(1) - overlap<kind, T, true>(a, b, eps) + (not_finite(a.box) + not_finite(b.box));
+  return T(1) - overlap<kind, T, true>(a, b, eps) +
+         (nan_if_not_finite(a.box) + nan_if_not_finite(b.box));
 }
 
 // Replaces an overflowing derivative by 0: an inverted box of 1e30 must not end a training run.
@@ -190,9 +194,9 @@ DETOPS_HD void overlap_loss_gradient(const math::OverlapBox<V>& a, const math::O
                                      T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
   da = db = math::Box<V>{};
   overlap_gradient<kind, T, true>(a, b, eps, -grad, da, db);
-  const V none = not_finite(a.box) + not_finite(b.box);
-  da = shifted(finite_or_zero(da), none);
-  db = shifted(finite_or_zero(db), none);
+  const V nan_or_zero = nan_if_not_finite(a.box) + nan_if_not_finite(b.box);
+  da = shifted(finite_or_zero(da), nan_or_zero);
+  db = shifted(finite_or_zero(db), nan_or_zero);
 }
 
 }  // namespace pairwise

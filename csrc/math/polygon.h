@@ -24,7 +24,7 @@ DETOPS_HD double area(const Point* corners, int count) {
 }
 
 // Returns 0, or NaN if a coordinate is not finite.
-DETOPS_HD double not_finite(const Point* points, int count) {
+DETOPS_HD double nan_if_not_finite(const Point* points, int count) {
   double sum = 0;
   for (int i = 0; i < count; ++i) sum += (points[i].x - points[i].x) + (points[i].y - points[i].y);
   return sum;
@@ -36,8 +36,8 @@ constexpr int kHullPoints = kSetPoints + 4;  // at most: a point set and a quadr
 // The corners of a convex hull, counter-clockwise from the lowest (the leftmost of these), and the
 // index of the point at each corner: the first of equal points.
 struct Hull {
-  Point at[kHullPoints];
-  int of[kHullPoints];
+  Point corners[kHullPoints];
+  int index[kHullPoints];
   int count;
 };
 
@@ -76,8 +76,8 @@ DETOPS_HD Hull convex_hull(const Point* points, int count) {
   Hull hull{};
   hull.count = distinct > 1 ? length : distinct;
   for (int i = 0; i < hull.count; ++i) {
-    hull.of[i] = chain[i];
-    hull.at[i] = points[chain[i]];
+    hull.index[i] = chain[i];
+    hull.corners[i] = points[chain[i]];
   }
   return hull;
 }
@@ -85,66 +85,69 @@ DETOPS_HD Hull convex_hull(const Point* points, int count) {
 // A quadrilateral, counter-clockwise. It may be concave. If its sides cross, its triangles count
 // with the sign of their orientation.
 struct Quad {
-  Point at[4];
+  Point corners[4];
 };
 
 template <typename T>
 DETOPS_HD Quad quad(const T* corners) {
   Quad q;
-  for (int i = 0; i < 4; ++i) q.at[i] = {double(corners[2 * i]), double(corners[2 * i + 1])};
-  if (area(q.at, 4) < 0) {
-    const Point second = q.at[1];
-    q.at[1] = q.at[3];
-    q.at[3] = second;
+  for (int i = 0; i < 4; ++i) q.corners[i] = {double(corners[2 * i]), double(corners[2 * i + 1])};
+  if (area(q.corners, 4) < 0) {
+    const Point second = q.corners[1];
+    q.corners[1] = q.corners[3];
+    q.corners[3] = second;
   }
   return q;
 }
 
-DETOPS_HD double area(const Quad& q) { return area(q.at, 4) + not_finite(q.at, 4); }
+DETOPS_HD double area(const Quad& q) {
+  return area(q.corners, 4) + nan_if_not_finite(q.corners, 4);
+}
 
 // A convex polygon, counter-clockwise. Its area is multiplied by `sign`.
-struct Part {
-  Point at[4];
+struct ConvexPart {
+  Point corners[4];
   int count;
   double sign;
 };
 
 // Splits a quadrilateral into signed convex parts: the quadrilateral itself, or the triangles on
 // both sides of a diagonal, one of which may be negative. Returns the number of parts.
-DETOPS_HD int convex_parts(const Quad& q, Part* parts) {
+DETOPS_HD int convex_parts(const Quad& q, ConvexPart* parts) {
   bool convex = true;
   for (int i = 0; i < 4; ++i) {
-    convex = convex && cross(q.at[i], q.at[(i + 1) % 4], q.at[(i + 2) % 4]) >= 0;
+    convex = convex && cross(q.corners[i], q.corners[(i + 1) % 4], q.corners[(i + 2) % 4]) >= 0;
   }
   if (convex) {
-    parts[0] = {{q.at[0], q.at[1], q.at[2], q.at[3]}, 4, 1};
+    parts[0] = {{q.corners[0], q.corners[1], q.corners[2], q.corners[3]}, 4, 1};
     return 1;
   }
   for (int k = 0; k < 2; ++k) {
-    const bool left = cross(q.at[0], q.at[1 + k], q.at[2 + k]) >= 0;
-    parts[k] = {{q.at[0], q.at[left ? 1 + k : 2 + k], q.at[left ? 2 + k : 1 + k], {}},
-                3,
-                left ? 1.0 : -1.0};
+    const bool left = cross(q.corners[0], q.corners[1 + k], q.corners[2 + k]) >= 0;
+    parts[k] = {
+        {q.corners[0], q.corners[left ? 1 + k : 2 + k], q.corners[left ? 2 + k : 1 + k], {}},
+        3,
+        left ? 1.0 : -1.0};
   }
   return 2;
 }
 
 // Area of the intersection of two convex polygons: one is clipped by the sides of the other
 // ("Reentrant polygon clipping", Sutherland and Hodgman, 1974).
-DETOPS_HD double convex_intersection(const Point* corners, int count, const Part& by) {
-  constexpr int kMost = kSetPoints + 2 * 4;
-  Point kept[2][kMost];
-  for (int i = 0; i < count; ++i) kept[0][i] = corners[i];
-  int turn = 0;
-  for (int side = 0; side < by.count && count > 0; ++side, turn = 1 - turn) {
-    const Point p = by.at[side], q = by.at[(side + 1) % by.count];
-    const Point* from = kept[turn];
-    Point* to = kept[1 - turn];
+DETOPS_HD double convex_intersection(const Point* corners, int count, const ConvexPart& clip) {
+  constexpr int kMaxCorners = kSetPoints + 2 * 4;
+  Point buffers[2][kMaxCorners];
+  for (int i = 0; i < count; ++i) buffers[0][i] = corners[i];
+  int current = 0;
+  for (int side = 0; side < clip.count && count > 0; ++side, current = 1 - current) {
+    const Point p = clip.corners[side], q = clip.corners[(side + 1) % clip.count];
+    const Point* from = buffers[current];
+    Point* to = buffers[1 - current];
     int length = 0;
     Point last = from[count - 1];
     double last_left = cross(p, q, last);
-    // Only rounding errors could produce more than kMost corners.
-    for (int i = 0; i < count && length + 2 <= kMost; ++i) {
+    // Only rounding errors could produce more than kMaxCorners.
+    for (int i = 0; i < count && length + 2 <= kMaxCorners; ++i) {
       const Point next = from[i];
       const double left = cross(p, q, next);
       if ((last_left > 0 && left < 0) || (last_left < 0 && left > 0)) {
@@ -157,24 +160,24 @@ DETOPS_HD double convex_intersection(const Point* corners, int count, const Part
     }
     count = length;
   }
-  return max(area(kept[turn], count), 0.0);
+  return max(area(buffers[current], count), 0.0);
 }
 
 DETOPS_HD double intersection(const Hull& hull, const Quad& q) {
-  Part parts[2];
+  ConvexPart parts[2];
   const int count = convex_parts(q, parts);
-  double common = 0;
+  double inter = 0;
   for (int k = 0; k < count; ++k) {
-    common += parts[k].sign * convex_intersection(hull.at, hull.count, parts[k]);
+    inter += parts[k].sign * convex_intersection(hull.corners, hull.count, parts[k]);
   }
-  return max(common, 0.0);
+  return max(inter, 0.0);
 }
 
 // Returns whether `a` precedes `b` in a fixed order of all quadrilaterals.
-DETOPS_HD bool comes_first(const Quad& a, const Quad& b) {
+DETOPS_HD bool precedes(const Quad& a, const Quad& b) {
   for (int i = 0; i < 4; ++i) {
-    if (a.at[i].x != b.at[i].x) return a.at[i].x > b.at[i].x;
-    if (a.at[i].y != b.at[i].y) return a.at[i].y > b.at[i].y;
+    if (a.corners[i].x != b.corners[i].x) return a.corners[i].x > b.corners[i].x;
+    if (a.corners[i].y != b.corners[i].y) return a.corners[i].y > b.corners[i].y;
   }
   return false;
 }
@@ -182,25 +185,25 @@ DETOPS_HD bool comes_first(const Quad& a, const Quad& b) {
 // The clipping quadrilateral is chosen regardless of the order of the arguments, so the result does
 // not depend on that order.
 DETOPS_HD double intersection(const Quad& first, const Quad& second) {
-  const bool swap = comes_first(second, first);
-  Part of_a[2], of_b[2];
-  const int n = convex_parts(swap ? second : first, of_a);
-  const int m = convex_parts(swap ? first : second, of_b);
-  double common = 0;
+  const bool swap = precedes(second, first);
+  ConvexPart parts_a[2], parts_b[2];
+  const int n = convex_parts(swap ? second : first, parts_a);
+  const int m = convex_parts(swap ? first : second, parts_b);
+  double inter = 0;
   for (int i = 0; i < n; ++i) {
     for (int j = 0; j < m; ++j) {
-      const double sign = of_a[i].sign * of_b[j].sign;
-      common += sign * convex_intersection(of_a[i].at, of_a[i].count, of_b[j]);
+      const double sign = parts_a[i].sign * parts_b[j].sign;
+      inter += sign * convex_intersection(parts_a[i].corners, parts_a[i].count, parts_b[j]);
     }
   }
-  return max(common, 0.0);
+  return max(inter, 0.0);
 }
 
 // At most 1; NaN if the ratio has no value.
 DETOPS_HD double iou(const Quad& a, const Quad& b, Base base = Base::kUnion) {
-  const double of_a = area(a), of_b = area(b);
-  const double common = min(intersection(a, b), min(of_a, of_b)) + (of_b - of_b);
-  return common / (base == Base::kUnion ? of_a + of_b - common : of_a);
+  const double area_a = area(a), area_b = area(b);
+  const double inter = min(intersection(a, b), min(area_a, area_b)) + (area_b - area_b);
+  return inter / (base == Base::kUnion ? area_a + area_b - inter : area_a);
 }
 
 // The only test that decides suppression: the IoU, rounded to T, must be strictly above the
@@ -218,12 +221,12 @@ DETOPS_HD bool suppresses(const Quad& a, const Quad& b, double threshold) {
 
 // Writes the coordinates of the four corners, or NaN for all if one of them is not finite.
 template <typename T>
-DETOPS_HD void finite_corners(const T* numbers, double* x, double* y) {
-  double missing = 0;
-  for (int i = 0; i < 8; ++i) missing += double(numbers[i]) - double(numbers[i]);
+DETOPS_HD void finite_corners(const T* coords, double* x, double* y) {
+  double nan_or_zero = 0;
+  for (int i = 0; i < 8; ++i) nan_or_zero += double(coords[i]) - double(coords[i]);
   for (int i = 0; i < 4; ++i) {
-    x[i] = double(numbers[2 * i]) + missing;
-    y[i] = double(numbers[2 * i + 1]) + missing;
+    x[i] = double(coords[2 * i]) + nan_or_zero;
+    y[i] = double(coords[2 * i + 1]) + nan_or_zero;
   }
 }
 

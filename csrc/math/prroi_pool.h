@@ -23,13 +23,13 @@ DETOPS_HD PrRoIAxis<T> prroi_axis(T low, T high, T spatial_scale, int64_t pooled
 }
 
 // `length` is the length of the part of [low, high] between the pixels `i` and `i` + 1.
-// `towards_next` is that length times its mean distance from pixel `i`. Both use the difference of
+// `moment` is that length times its mean distance from pixel `i`. Both use the difference of
 // the ends, so that short bins lose no precision.
 template <typename T>
-DETOPS_HD void between_pixels(T low, T high, T i, T& length, T& towards_next) {
+DETOPS_HD void between_pixels(T low, T high, T i, T& length, T& moment) {
   const T from = max(low - i, T(0)), to = min(high - i, T(1));
   length = max(to - from, T(0));
-  towards_next = length * (from + to) / 2;
+  moment = length * (from + to) / 2;
 }
 
 // The weight of pixel `i` in the bilinear surface at `x`.
@@ -50,10 +50,10 @@ DETOPS_HD void visit_slopes(const PrRoIAxis<T>& axis, int64_t p, int64_t size, d
   const double to = min(double(floor(end)) + 1, min(high, double(size - 1)));
   if (!(from <= to)) return;
   for (auto i = static_cast<int64_t>(from); i <= static_cast<int64_t>(to); ++i) {
-    T before, after, of_before, of_after;
-    between_pixels(begin, end, T(i - 1), before, of_before);
-    between_pixels(begin, end, T(i), after, of_after);
-    const T weight = (of_before + (after - of_after)) / axis.bin;
+    T before, after, moment_before, moment_after;
+    between_pixels(begin, end, T(i - 1), before, moment_before);
+    between_pixels(begin, end, T(i), after, moment_after);
+    const T weight = (moment_before + (after - moment_after)) / axis.bin;
     visit(i, weight, (weight - tent(begin, T(i))) / axis.bin,
           (tent(end, T(i)) - weight) / axis.bin);
   }
@@ -70,8 +70,8 @@ DETOPS_HD void visit_pixels(const PrRoIAxis<T>& axis, int64_t p, int64_t size, d
 // Converts the derivatives of a weight with respect to the ends of bin `p` to derivatives with
 // respect to the two coordinates of the box.
 template <typename T>
-DETOPS_HD void slopes_of_box(T slope_low, T slope_high, int64_t p, int64_t pooled, T spatial_scale,
-                             T& by_low, T& by_high) {
+DETOPS_HD void box_slopes(T slope_low, T slope_high, int64_t p, int64_t pooled, T spatial_scale,
+                          T& by_low, T& by_high) {
   const T first = T(p) / T(pooled), last = T(p + 1) / T(pooled);
   by_low = spatial_scale * (slope_low * (1 - first) + slope_high * (1 - last));
   by_high = spatial_scale * (slope_low * first + slope_high * last);
@@ -79,7 +79,7 @@ DETOPS_HD void slopes_of_box(T slope_low, T slope_high, int64_t p, int64_t poole
 
 // The most pixels that a bin can visit.
 template <typename T>
-DETOPS_HD int64_t most_pixels(const PrRoIAxis<T>& axis) {
+DETOPS_HD int64_t max_pixels(const PrRoIAxis<T>& axis) {
   return axis.bin < T(1 << 20) ? static_cast<int64_t>(axis.bin) + 3 : 1 << 20;
 }
 

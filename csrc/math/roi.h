@@ -42,8 +42,8 @@ DETOPS_HD RoIAxis<T> roi_axis(T low, T high, T spatial_scale, bool aligned, int6
 // [low, high], with two samples of slack on both sides. The caller makes the exact decision.
 DETOPS_HD void clip_samples(double origin, double step, double low, double high, int64_t& first,
                             int64_t& last) {
-  constexpr double kLeastStep = 1e-3;  // clipping gains nothing for smaller steps
-  if (!(step >= kLeastStep || step <= -kLeastStep)) return;
+  constexpr double kMinStep = 1e-3;  // clipping gains nothing for smaller steps
+  if (!(step >= kMinStep || step <= -kMinStep)) return;
   const double to_low = (low - origin) / step, to_high = (high - origin) / step;
   const double from = (step > 0 ? to_low : to_high) - 2.5;
   const double to = (step > 0 ? to_high : to_low) + 2.5;
@@ -84,28 +84,28 @@ DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, doubl
   });
 }
 
-// Merges the taps that give(add) reports by add(index, weight), and calls visit(index, weight) once
-// per pixel, or at most twice if the axis runs backwards. Samples come in order and read a pixel
-// and its neighbour, so a pixel that was read before is one of the last two.
-template <typename T, typename Give, typename Visit>
-DETOPS_HD void merge_taps(Give&& give, Visit&& visit) {
-  int64_t last = -1, before = -1;
-  T of_last = 0, of_before = 0;
-  give([&](int64_t i, T weight) {
+// Merges the taps that produce(add) reports by add(index, weight), and calls visit(index, weight)
+// once per pixel, or at most twice if the axis runs backwards. Samples come in order and read a
+// pixel and its neighbour, so a pixel that was read before is one of the last two.
+template <typename T, typename Produce, typename Visit>
+DETOPS_HD void merge_taps(Produce&& produce, Visit&& visit) {
+  int64_t last = -1, previous = -1;
+  T last_weight = 0, previous_weight = 0;
+  produce([&](int64_t i, T weight) {
     if (i == last) {
-      of_last += weight;
-    } else if (i == before) {
-      of_before += weight;
+      last_weight += weight;
+    } else if (i == previous) {
+      previous_weight += weight;
     } else {
-      if (before >= 0) visit(before, of_before);
-      before = last;
-      of_before = of_last;
+      if (previous >= 0) visit(previous, previous_weight);
+      previous = last;
+      previous_weight = last_weight;
       last = i;
-      of_last = weight;
+      last_weight = weight;
     }
   });
-  if (before >= 0) visit(before, of_before);
-  if (last >= 0) visit(last, of_last);
+  if (previous >= 0) visit(previous, previous_weight);
+  if (last >= 0) visit(last, last_weight);
 }
 
 // Like visit_taps, but merges the taps of each pixel.
@@ -117,7 +117,7 @@ DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, dou
 
 // The most pixels that a bin can visit.
 template <typename T>
-DETOPS_HD int64_t most_pixels(const RoIAxis<T>& axis) {
+DETOPS_HD int64_t max_pixels(const RoIAxis<T>& axis) {
   const int64_t taps = 2 * static_cast<int64_t>(axis.count);
   if (!(abs(axis.bin) < T(1 << 20))) return taps;
   return min(taps, (axis.bin < 0 ? 2 : 1) * (static_cast<int64_t>(abs(axis.bin)) + 3));

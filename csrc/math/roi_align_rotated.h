@@ -19,9 +19,9 @@ struct RotatedRoI {
 // moves a sample on the edge of the feature map beyond it.
 template <typename T>
 DETOPS_HD void sine_cosine(T angle, T& sine, T& cosine) {
-  constexpr double kDegree = 3.14159265358979323846 / 180;
+  constexpr double kRadiansPerDegree = 3.14159265358979323846 / 180;
   int quarters = 0;
-  const T rest = T(double(remquo(angle, T(90), &quarters)) * kDegree);
+  const T rest = T(double(remquo(angle, T(90), &quarters)) * kRadiansPerDegree);
   const T s = sin(rest), c = cos(rest);
   const bool odd = quarters & 1;
   sine = odd ? c : s;
@@ -100,17 +100,17 @@ DETOPS_HD void visit_samples(const RotatedRoI<T>& roi, int64_t ph, int64_t pw,
 
 // "ReDet" (Han et al., 2021), section 3.3 (RiRoI Align): a rotated RoI is pooled, and then its
 // channels, one for each of several orientations, are cyclically shifted by its angle. Orientation
-// o of the result is `keep` times pooled orientation o + first plus `share` times pooled
-// orientation o + second, cyclically. Both `first` and `second` are in [0, orientations).
+// o of the result is `first_weight` times pooled orientation o + first plus `second_weight` times
+// pooled orientation o + second, cyclically. Both `first` and `second` are in [0, orientations).
 template <typename T>
 struct OrientationSwitch {
   int64_t first, second;
-  T keep, share;
+  T first_weight, second_weight;
 
   // Returns the transpose, which maps a gradient of the result to one of the pooled channels.
   DETOPS_HD OrientationSwitch transposed(int64_t orientations) const {
-    return {(orientations - first) % orientations, (orientations - second) % orientations, keep,
-            share};
+    return {(orientations - first) % orientations, (orientations - second) % orientations,
+            first_weight, second_weight};
   }
 };
 
@@ -118,19 +118,19 @@ struct OrientationSwitch {
 template <typename T>
 DETOPS_HD OrientationSwitch<T> orientation_switch(T angle, int64_t orientations) {
   const double turns = double(angle) / 360;
-  const double at = (turns - floor(turns)) * double(orientations);
-  if (!(at >= 0)) return {0, 0, T(1), T(0)};
-  const int64_t whole = static_cast<int64_t>(at);
-  const int64_t first = (orientations - whole % orientations) % orientations;
-  const T share = T(at - double(whole));
-  return {first, (first + 1) % orientations, T(1) - share, share};
+  const double position = (turns - floor(turns)) * double(orientations);
+  if (!(position >= 0)) return {0, 0, T(1), T(0)};
+  const int64_t index = static_cast<int64_t>(position);
+  const int64_t first = (orientations - index % orientations) % orientations;
+  const T second_weight = T(position - double(index));
+  return {first, (first + 1) % orientations, T(1) - second_weight, second_weight};
 }
 
 // Converts a RoI to the input of roi_align_rotated, in pixels of the feature map. Adding half a
 // pixel to the centre cancels the half pixel that is subtracted there. Each side is at least one
 // pixel.
 template <typename T>
-DETOPS_HD void place_riroi(const T* roi, T spatial_scale, bool clockwise, T* to) {
+DETOPS_HD void riroi_to_roi(const T* roi, T spatial_scale, bool clockwise, T* to) {
   to[0] = roi[0];
   to[1] = roi[1] * spatial_scale + T(0.5);
   to[2] = roi[2] * spatial_scale + T(0.5);

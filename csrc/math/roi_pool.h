@@ -46,7 +46,9 @@ DETOPS_HD PixelRange bin_range(const PoolAxis<T>& axis, int64_t p, int64_t size)
 }
 
 // Returns the cell of bin p, or the bins of cell i, for `pooled` bins and `cells` cells.
-DETOPS_HD int64_t cell_of(int64_t p, int64_t pooled, int64_t cells) { return p * cells / pooled; }
+DETOPS_HD int64_t cell_index(int64_t p, int64_t pooled, int64_t cells) {
+  return p * cells / pooled;
+}
 DETOPS_HD PixelRange bins_of_cell(int64_t i, int64_t pooled, int64_t cells) {
   const auto first = [&](int64_t cell) { return (cell * pooled + cells - 1) / cells; };
   return {first(i), first(i + 1)};
@@ -80,7 +82,7 @@ DETOPS_HD void visit_pixels(const PoolAxis<T>& axis, int64_t p, int64_t size, do
 }
 
 template <typename T>
-DETOPS_HD int64_t most_pixels(const PoolAxis<T>& axis) {
+DETOPS_HD int64_t max_pixels(const PoolAxis<T>& axis) {
   return axis.bin < T(1 << 20) ? static_cast<int64_t>(axis.bin) + 2 : 1 << 20;
 }
 

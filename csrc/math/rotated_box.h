@@ -22,7 +22,7 @@ struct RotatedBox {
 
 // The standard sine and cosine differ between host and device. Here, the reduction to at most 45
 // degrees is exact, and so are quarter turns. The polynomials are Taylor series.
-DETOPS_HD void sin_cos_of_degrees(double degrees, double& sin, double& cos) {
+DETOPS_HD void sin_cos_degrees(double degrees, double& sin, double& cos) {
   if (!(degrees > -1e9 && degrees < 1e9)) degrees = ::fmod(degrees, 360.0);  // also exact
   if (degrees != degrees) {
     sin = cos = degrees;
@@ -39,9 +39,9 @@ DETOPS_HD void sin_cos_of_degrees(double degrees, double& sin, double& cos) {
   for (int i = 1; i < 7; ++i) s = s * z + kSine[i];
   for (int i = 1; i < 9; ++i) c = c * z + kCosine[i];
   s = s * z * x + x;
-  const int turn = static_cast<int>(static_cast<int64_t>(quarters) & 3);
-  sin = turn == 0 ? s : (turn == 1 ? c : (turn == 2 ? -s : -c));
-  cos = turn == 0 ? c : (turn == 1 ? -s : (turn == 2 ? -c : s));
+  const int quadrant = static_cast<int>(static_cast<int64_t>(quarters) & 3);
+  sin = quadrant == 0 ? s : (quadrant == 1 ? c : (quadrant == 2 ? -s : -c));
+  cos = quadrant == 0 ? c : (quadrant == 1 ? -s : (quadrant == 2 ? -c : s));
 }
 
 // `b` is (cx, cy, w, h, angle).
@@ -53,10 +53,10 @@ DETOPS_HD RotatedBox<double> rotated_box(const T* b) {
   box.y = double(b[1]);
   box.half_w = 0.5 * w;
   box.half_h = 0.5 * h;
-  sin_cos_of_degrees(double(b[4]), box.sin, box.cos);
+  sin_cos_degrees(double(b[4]), box.sin, box.cos);
   box.area = w > 0 && h > 0 ? w * h : 0;
-  const double all = box.x + box.y + w + h + box.cos + box.area;
-  if (!(all - all == 0)) box.area = all - all;
+  const double sum = box.x + box.y + w + h + box.cos + box.area;
+  if (!(sum - sum == 0)) box.area = sum - sum;
   return box;
 }
 
@@ -84,17 +84,18 @@ struct RotatedGradient {
 
 namespace rotated {
 
-// The part of a side, place + s * along for s in [-1, 1], within |x| <= half_w and |y| <= half_h.
+// The part of a side, position + s * along for s in [-1, 1], within |x| <= half_w and |y| <=
+// half_h.
 struct SidePart {
   double begin = -1, end = 1, weight = 1;  // weight 0: no part
 
-  DETOPS_HD void cut(double place, double along, double half) {
+  DETOPS_HD void clip(double position, double along, double half) {
     if (along == 0) {
-      const double beyond = abs(place) - half;
-      weight = beyond > 0 ? 0 : (beyond == 0 ? 0.5 * weight : weight);
+      const double distance = abs(position) - half;
+      weight = distance > 0 ? 0 : (distance == 0 ? 0.5 * weight : weight);
       return;
     }
-    const double a = (-half - place) / along, b = (half - place) / along;
+    const double a = (-half - position) / along, b = (half - position) / along;
     begin = max(begin, min(a, b));
     end = min(end, max(a, b));
   }
@@ -122,15 +123,15 @@ DETOPS_HD RotatedGradient intersection_gradient(const RotatedBox<double>& a,
     const double out = across_u ? b.half_w : b.half_h, half = across_u ? b.half_h : b.half_w;
     const double along_x = half * (across_u ? sin : cos), along_y = half * (across_u ? cos : -sin);
     SidePart part;
-    part.cut(x + out * normal_x, along_x, a.half_w);
-    part.cut(y + out * normal_y, along_y, a.half_h);
+    part.clip(x + out * normal_x, along_x, a.half_w);
+    part.clip(y + out * normal_y, along_y, a.half_h);
     const double length = half * part.length();
     to_x += normal_x * length;
     to_y += normal_y * length;
     (across_u ? to.w : to.h) += 0.5 * length;
     // A rotation moves point s by s * half along the normal, on sides across v the other way.
-    const double turned = 0.5 * length * half * (part.begin + part.end);
-    to.angle += (across_u ? sign : -sign) * turned;
+    const double moment = 0.5 * length * half * (part.begin + part.end);
+    to.angle += (across_u ? sign : -sign) * moment;
   }
   to.x = to_x * a.cos + to_y * a.sin;
   to.y = to_y * a.cos - to_x * a.sin;
@@ -139,29 +140,33 @@ DETOPS_HD RotatedGradient intersection_gradient(const RotatedBox<double>& a,
 }
 
 template <typename T>
-DETOPS_HD void put(const RotatedGradient& area, double of_area, double to_w, double to_h, T* to) {
-  to[0] = static_cast<T>(of_area * area.x);
-  to[1] = static_cast<T>(of_area * area.y);
-  to[2] = static_cast<T>(of_area * area.w + to_w);
-  to[3] = static_cast<T>(of_area * area.h + to_h);
-  to[4] = static_cast<T>(of_area * area.angle);
+DETOPS_HD void store_gradient(const RotatedGradient& area, double area_grad, double to_w,
+                              double to_h, T* to) {
+  to[0] = static_cast<T>(area_grad * area.x);
+  to[1] = static_cast<T>(area_grad * area.y);
+  to[2] = static_cast<T>(area_grad * area.w + to_w);
+  to[3] = static_cast<T>(area_grad * area.h + to_h);
+  to[4] = static_cast<T>(area_grad * area.angle);
 }
 
 // Writes grad times the derivatives of iou(a, b, base) with respect to a and b.
 template <typename T>
 DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double>& b, Base base,
                             double grad, T* to_a, T* to_b) {
-  const double common = intersection(a, b);
-  const double whole = base_area(a, b, common, base);
-  if (!(common > 0 && common / whole > 0)) {
+  const double inter = intersection(a, b);
+  const double denominator = base_area(a, b, inter, base);
+  if (!(inter > 0 && inter / denominator > 0)) {
     for (int i = 0; i < 5; ++i) to_a[i] = to_b[i] = T(0);
     return;
   }
-  const double share = common / whole;
-  const double of_area = grad * (base == Base::kUnion ? 1 + share : 1) / whole;
-  const double of_base = -grad * share / whole, of_other = base == Base::kUnion ? of_base : 0;
-  put(intersection_gradient(b, a), of_area, of_base * 2 * a.half_h, of_base * 2 * a.half_w, to_a);
-  put(intersection_gradient(a, b), of_area, of_other * 2 * b.half_h, of_other * 2 * b.half_w, to_b);
+  const double ratio = inter / denominator;
+  const double area_grad = grad * (base == Base::kUnion ? 1 + ratio : 1) / denominator;
+  const double base_grad = -grad * ratio / denominator,
+               other_base_grad = base == Base::kUnion ? base_grad : 0;
+  store_gradient(intersection_gradient(b, a), area_grad, base_grad * 2 * a.half_h,
+                 base_grad * 2 * a.half_w, to_a);
+  store_gradient(intersection_gradient(a, b), area_grad, other_base_grad * 2 * b.half_h,
+                 other_base_grad * 2 * b.half_w, to_b);
 }
 
 }  // namespace rotated
@@ -169,7 +174,7 @@ DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double
 // "R3Det" (Yang et al., 2021), section 3.3 (feature refinement module): the features at points of a
 // box are added to those of the pixel at which the box was found.
 
-constexpr int64_t kMostBoxPoints = 5;
+constexpr int64_t kMaxBoxPoints = 5;
 
 // Calls visit(y, x) for the centre of a box and, with 5 points, its corners, in pixels of the
 // feature map. `box` is (cx, cy, w, h, angle) in image pixels and degrees, counter-clockwise where
@@ -181,7 +186,7 @@ DETOPS_HD void visit_box_points(const T* box, T spatial_scale, int64_t points, V
   if (points == 1) return;
   const T half_w = box[2] * spatial_scale / 2, half_h = box[3] * spatial_scale / 2;
   double sine, cosine;
-  sin_cos_of_degrees(double(box[4]), sine, cosine);
+  sin_cos_degrees(double(box[4]), sine, cosine);
   const T along_x = T(cosine) * half_w, along_y = -T(sine) * half_w;
   const T down_x = T(sine) * half_h, down_y = T(cosine) * half_h;
   visit(y + along_y + down_y, x + along_x + down_x);

@@ -16,7 +16,7 @@ DETOPS_HD V clamp(V x, V low, V high) {
 
 // Returns whether `a` precedes `b` in a fixed order of all boxes.
 template <typename V>
-DETOPS_HD auto comes_first(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b) {
+DETOPS_HD auto precedes(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b) {
   auto first = a.y > b.y;
   first = (a.x > b.x) | ((a.x == b.x) & first);
   first = (a.sin > b.sin) | ((a.sin == b.sin) & first);
@@ -52,7 +52,7 @@ DETOPS_HD V clamped_integral(V x, V y, V dx, V per_x, V per_y, V half_w, V half_
 // the frame does not depend on the order of the arguments, so neither does the result.
 template <typename V>
 DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBox<V>& second) {
-  const auto swap = comes_first(second, first);
+  const auto swap = precedes(second, first);
   const V a_cos = swap ? second.cos : first.cos, b_cos = swap ? first.cos : second.cos;
   const V a_sin = swap ? second.sin : first.sin, b_sin = swap ? first.sin : second.sin;
   const V a_w = swap ? second.half_w : first.half_w, b_w = swap ? first.half_w : second.half_w;
@@ -68,11 +68,11 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   const V qx = dx * b_cos - dy * b_sin, qy = dx * b_sin + dy * b_cos;
   // If a side of one box separates the two, the area is exactly 0, not a rounding error.
   const V c = magnitude(cos), s = magnitude(sin);
-  const auto meet_x = magnitude(x) < a_w + magnitude(ux) + magnitude(vx);
-  const auto meet_y = magnitude(y) < a_h + magnitude(uy) + magnitude(vy);
-  const auto meet_w = magnitude(qx) < b_w + a_w * c + a_h * s;
-  const auto meet_h = magnitude(qy) < b_h + a_w * s + a_h * c;
-  const auto meet = meet_x & meet_y & meet_w & meet_h;
+  const auto overlaps_x = magnitude(x) < a_w + magnitude(ux) + magnitude(vx);
+  const auto overlaps_y = magnitude(y) < a_h + magnitude(uy) + magnitude(vy);
+  const auto overlaps_w = magnitude(qx) < b_w + a_w * c + a_h * s;
+  const auto overlaps_h = magnitude(qy) < b_h + a_w * s + a_h * c;
+  const auto overlaps = overlaps_x & overlaps_y & overlaps_w & overlaps_h;
 
   const V per_ux = 0.5 / ux, per_uy = 0.5 / uy, per_vx = 0.5 / vx, per_vy = 0.5 / vy;
   const V along_u = clamped_integral(x - ux - vx, y - uy - vy, 2 * ux, per_ux, per_uy, a_w, a_h) -
@@ -80,22 +80,22 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   const V along_v = clamped_integral(x + ux - vx, y + uy - vy, 2 * vx, per_vx, per_vy, a_w, a_h) -
                     clamped_integral(x - ux - vx, y - uy - vy, 2 * vx, per_vx, per_vy, a_w, a_h);
   const V area = min(along_u * uy + along_v * vy, min(first.area, second.area));
-  return meet ? max(V{}, area) : V{};
+  return overlaps ? max(V{}, area) : V{};
 }
 
 // Returns the denominator of an overlap; NaN if an element of either box is not finite.
 template <typename V>
-DETOPS_HD V base_area(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b, V common,
+DETOPS_HD V base_area(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b, V inter,
                       math::Base base) {
-  return base == math::Base::kUnion ? a.area + b.area - common : a.area + (b.area - b.area);
+  return base == math::Base::kUnion ? a.area + b.area - inter : a.area + (b.area - b.area);
 }
 
 // At most 1; NaN if the base is not positive and finite.
 template <typename V>
 DETOPS_HD V iou(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b,
                 math::Base base = math::Base::kUnion) {
-  const V common = intersection(a, b);
-  return min(common / base_area(a, b, common, base), V{} + 1);
+  const V inter = intersection(a, b);
+  return min(inter / base_area(a, b, inter, base), V{} + 1);
 }
 
 }  // namespace rotated

@@ -15,7 +15,7 @@ struct Strided {
 };
 
 // Returns the storage offset of the element with row-major index `index`.
-DETOPS_HD int64_t offset_of(const Strided& s, int64_t index) {
+DETOPS_HD int64_t element_offset(const Strided& s, int64_t index) {
   int64_t offset = 0;
   for (int d = s.dims - 1; d >= 0; --d) {
     const int64_t rest = index / s.sizes[d];

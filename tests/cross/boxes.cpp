@@ -81,7 +81,7 @@ void check_focal_loss(std::mt19937& random) {
   std::vector<float> x(kCount), t(kCount);
   std::vector<double> losses, slopes;
   double total = 0;
-  const auto f = math::focal_of<double>(kAlpha, kGamma);
+  const auto f = math::focal_params<double>(kAlpha, kGamma);
   for (int64_t i = 0; i < kCount; ++i) {
     x[i] = logit(random), t[i] = static_cast<float>(i % 5) / 4;
     losses.push_back(math::focal::loss<kAny>(f, double(x[i]), double(t[i])));

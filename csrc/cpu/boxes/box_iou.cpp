@@ -10,17 +10,17 @@ namespace detops::cpu {
 namespace {
 
 // Minimum number of pairs per thread: for a matrix, and for lists.
-constexpr int64_t kPairsPerThread = 1 << 15, kListedPerThread = 1 << 13;
+constexpr int64_t kPairsPerThread = 1 << 15, kMatchedPairsPerThread = 1 << 13;
 
 // Calls visit(i, box, columns) for each box of the first list, with the second list as columns.
 template <math::Overlap kind, typename T, typename Visit>
-void each_row(const BoxLists& lists, const Visit& visit) {
+void for_each_row(const BoxLists& lists, const Visit& visit) {
   const int64_t m = lists.second.size(0);
   const auto *boxes = rows<math::Box, T>(lists.first), *others = rows<math::Box, T>(lists.second);
   const BoxColumns<T> columns(m);
   for (int64_t j = 0; j < m; ++j) {
     columns.set(j, others[j]);
-    columns.more[j] = math::overlap_box<kind>(others[j]).angle;
+    columns.extra[j] = math::overlap_box<kind>(others[j]).angle;
   }
   parallel_each(lists.first.size(0), grain_for(kPairsPerThread, m),
                 [&](int64_t i) { visit(i, math::overlap_box<kind>(boxes[i]), columns); });
@@ -38,10 +38,9 @@ Buffer<math::OverlapBox<T>> overlap_boxes(const Tensor& boxes) {
 // `swapped` of overlap(b[j], a[i]). One thread owns each row. Sums are doubles, because the
 // contributions of thousands of pairs in a row can cancel.
 template <math::Overlap kind, bool swapped, typename T>
-void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
-                      const Buffer<math::OverlapBox<T>>& a, int64_t n,
-                      const Buffer<math::OverlapBox<T>>& b, int64_t m, T eps,
-                      math::Box<T>* grad_a) {
+void row_gradients(const T* grad, int64_t stride_row, int64_t stride_col,
+                   const Buffer<math::OverlapBox<T>>& a, int64_t n,
+                   const Buffer<math::OverlapBox<T>>& b, int64_t m, T eps, math::Box<T>* grad_a) {
   parallel_each(n, grain_for(kPairsPerThread, m), [&](int64_t i) {
     math::Box<double> sum{};
     for (int64_t j = 0; j < m; ++j) {
@@ -63,7 +62,7 @@ void forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, 
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       const auto kernel =
           DETOPS_IN_USE(box_pairs_forward<decltype(constant)::value, loss, scalar_t>);
-      parallel_for(output.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
+      parallel_for(output.numel(), kMatchedPairsPerThread, [&](int64_t begin, int64_t end) {
         kernel(a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps), out + begin);
       });
     });
@@ -82,7 +81,7 @@ void backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2, st
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       const auto kernel =
           DETOPS_IN_USE(box_pairs_backward<decltype(constant)::value, loss, scalar_t>);
-      parallel_for(lists.grad.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
+      parallel_for(lists.grad.numel(), kMatchedPairsPerThread, [&](int64_t begin, int64_t end) {
         kernel(g + begin, a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps),
                to_a + 4 * begin, to_b + 4 * begin);
       });
@@ -101,7 +100,7 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       constexpr math::Overlap kKind = decltype(constant)::value;
       const auto row = DETOPS_IN_USE(overlap_row<kKind, scalar_t>);
-      each_row<kKind, scalar_t>(lists, [&](int64_t i, const auto& box, const auto& columns) {
+      for_each_row<kKind, scalar_t>(lists, [&](int64_t i, const auto& box, const auto& columns) {
         row(box, columns, m, static_cast<scalar_t>(eps), out + i * m);
       });
     });
@@ -118,11 +117,11 @@ void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& bo
       const auto a = overlap_boxes<kKind, scalar_t>(lists.first);
       const auto b = overlap_boxes<kKind, scalar_t>(lists.second);
       const scalar_t* g = lists.grad.const_data_ptr<scalar_t>();
-      const auto small = static_cast<scalar_t>(eps);
+      const auto typed_eps = static_cast<scalar_t>(eps);
       auto* grad_a = mutable_rows<math::Box, scalar_t>(grad1);
       auto* grad_b = mutable_rows<math::Box, scalar_t>(grad2);
-      gradient_of_rows<kKind, false>(g, m, 1, a, n, b, m, small, grad_a);
-      gradient_of_rows<kKind, true>(g, 1, m, b, m, a, n, small, grad_b);
+      row_gradients<kKind, false>(g, m, 1, a, n, b, m, typed_eps, grad_a);
+      row_gradients<kKind, true>(g, 1, m, b, m, a, n, typed_eps, grad_b);
     });
   });
 }
@@ -135,14 +134,14 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
     index.fill_(-1);
     return;
   }
-  int64_t* at = index.mutable_data_ptr<int64_t>();
+  int64_t* indices = index.mutable_data_ptr<int64_t>();
   DETOPS_WIDE_SWITCH(best.scalar_type(), [&] {
-    scalar_t* most = best.mutable_data_ptr<scalar_t>();
+    scalar_t* max_ious = best.mutable_data_ptr<scalar_t>();
     const auto kernel = DETOPS_IN_USE(overlap_best<scalar_t>);
     const auto match = [&](int64_t i, const auto& box, const auto& columns) {
-      at[i] = kernel(box, columns, m, most[i]);
+      indices[i] = kernel(box, columns, m, max_ious[i]);
     };
-    each_row<math::Overlap::kIoU, scalar_t>(lists, match);
+    for_each_row<math::Overlap::kIoU, scalar_t>(lists, match);
   });
 }
 

@@ -7,7 +7,7 @@
 
 template <typename T>
 DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const BoxColumns<T>& b, int64_t j) {
-  return {load_box(b, j), load(b.area + j), load(b.more + j)};
+  return {load_box(b, j), load(b.area + j), load(b.extra + j)};
 }
 
 template <typename T>
@@ -32,13 +32,13 @@ template <typename T>
 int64_t overlap_best(const math::OverlapBox<T>& box, const BoxColumns<T>& others, int64_t count,
                      T& best) {
   const math::OverlapBox<Vector<T>> a = splat_box(box);
-  Largest<T> largest = larger_than(T(-1));
+  LaneArgmax<T> largest = argmax_above(T(-1));
   // Empty boxes follow the last one. Their IoU of 0 comes too late to be the first maximum.
   for (int64_t j = 0; j < count; j += kLanes<T>) {
-    take<T>(largest, pairwise::overlap<math::Overlap::kIoU, T>(a, load_boxes(others, j), T(0)));
-    largest.at += static_cast<lane_index_t<T>>(kLanes<T>);
+    update<T>(largest, pairwise::overlap<math::Overlap::kIoU, T>(a, load_boxes(others, j), T(0)));
+    largest.next_index += static_cast<lane_index_t<T>>(kLanes<T>);
   }
-  return first_of(largest, best);
+  return reduce_argmax(largest, best);
 }
 
 // kPairs boxes, with one column per coordinate. Elements past the last pair are stale, and their
@@ -46,27 +46,27 @@ int64_t overlap_best(const math::OverlapBox<T>& box, const BoxColumns<T>& others
 constexpr int64_t kPairs = 64;
 template <typename T>
 struct BoxBlock {
-  T side[4][kPairs];
+  T coords[4][kPairs];
 };
 
 template <typename T>
 DETOPS_INLINE void to_columns(const T* boxes, int64_t count, BoxBlock<T>& block) {
   for (int64_t i = 0; i < count; ++i) {
-    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) block.side[c][i] = boxes[4 * i + c];
+    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) block.coords[c][i] = boxes[4 * i + c];
   }
 }
 
 template <typename T>
 DETOPS_INLINE void from_columns(const BoxBlock<T>& block, int64_t count, T* boxes) {
   for (int64_t i = 0; i < count; ++i) {
-    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) boxes[4 * i + c] = block.side[c][i];
+    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) boxes[4 * i + c] = block.coords[c][i];
   }
 }
 
 template <math::Overlap kind, typename T>
 DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const BoxBlock<T>& block, int64_t i) {
-  const Vector<T> x1 = load(block.side[0] + i), y1 = load(block.side[1] + i);
-  const Vector<T> x2 = load(block.side[2] + i), y2 = load(block.side[3] + i);
+  const Vector<T> x1 = load(block.coords[0] + i), y1 = load(block.coords[1] + i);
+  const Vector<T> x2 = load(block.coords[2] + i), y2 = load(block.coords[3] + i);
   const Vector<T> w = x2 - x1, h = y2 - y1;
   Vector<T> angle{};
   if (kind == math::Overlap::kCIoU) angle = pairwise::finite_or_zero(arctangent(w / h));
@@ -75,10 +75,10 @@ DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const BoxBlock<T>& block, i
 
 template <typename T>
 DETOPS_INLINE void store_box(BoxBlock<T>& block, int64_t i, const math::Box<Vector<T>>& box) {
-  store(block.side[0] + i, box.x1);
-  store(block.side[1] + i, box.y1);
-  store(block.side[2] + i, box.x2);
-  store(block.side[3] + i, box.y2);
+  store(block.coords[0] + i, box.x1);
+  store(block.coords[1] + i, box.y1);
+  store(block.coords[2] + i, box.x2);
+  store(block.coords[3] + i, box.y2);
 }
 
 // Computes the overlaps of the pairs (a[i], b[i]), both [count, 4], or their losses.

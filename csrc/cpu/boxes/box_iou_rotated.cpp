@@ -11,7 +11,7 @@ namespace detops::cpu {
 namespace {
 
 // Minimum number of pairs per thread: for a matrix, for lists, and for gradients of lists.
-constexpr int64_t kPairsPerThread = 1 << 14, kListedPerThread = 1 << 10,
+constexpr int64_t kPairsPerThread = 1 << 14, kMatchedPairsPerThread = 1 << 10,
                   kGradientsPerThread = 1 << 8;
 
 template <typename T>
@@ -50,7 +50,7 @@ void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string
     const auto *a = elements<scalar_t>(lists.first), *b = elements<scalar_t>(lists.second);
     scalar_t* out = ratios.mutable_data_ptr<scalar_t>();
     const auto kernel = DETOPS_IN_USE(rotated_iou_pairs<scalar_t>);
-    parallel_for(ratios.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
+    parallel_for(ratios.numel(), kMatchedPairsPerThread, [&](int64_t begin, int64_t end) {
       kernel(a + 5 * begin, b + 5 * begin, end - begin, base, out + begin);
     });
   });

@@ -14,7 +14,7 @@ constexpr int64_t kPointsPerTask = 512;
 
 // Copies each set to columns: all x, then all y.
 template <typename T>
-Buffer<T> in_columns(const T* points, int64_t sets, int64_t count) {
+Buffer<T> to_columns(const T* points, int64_t sets, int64_t count) {
   Buffer<T> columns(2 * sets * count);
   for (int64_t b = 0; b < sets; ++b) {
     const T* from = points + 2 * b * count;
@@ -28,11 +28,12 @@ Buffer<T> in_columns(const T* points, int64_t sets, int64_t count) {
 template <typename T>
 void nearest(const Buffer<T>& first, int64_t n, const Buffer<T>& second, int64_t m, int64_t sets,
              T* distance, int64_t* index) {
-  const int64_t parts = divide_up(n, kPointsPerTask);
+  const int64_t tasks_per_set = divide_up(n, kPointsPerTask);
   const int64_t pairs = std::min(n, kPointsPerTask) * std::max<int64_t>(1, m);
   const auto kernel = DETOPS_IN_USE(nearest_points<T>);
-  parallel_each(sets * parts, grain_for(kPairsPerThread, pairs), [&](int64_t task) {
-    const int64_t b = task / parts, begin = task % parts * kPointsPerTask, at = b * n + begin;
+  parallel_each(sets * tasks_per_set, grain_for(kPairsPerThread, pairs), [&](int64_t task) {
+    const int64_t b = task / tasks_per_set, begin = task % tasks_per_set * kPointsPerTask,
+                  at = b * n + begin;
     const T *own = first.data() + b * n + at, *other = second.data() + 2 * b * m;
     kernel(own, own + n, std::min(kPointsPerTask, n - begin), other, other + m, m, distance + at,
            index + at);
@@ -43,8 +44,9 @@ void nearest(const Buffer<T>& first, int64_t n, const Buffer<T>& second, int64_t
 // `to_other`, to its nearest point. The pass over own points comes first: CUDA, with one thread per
 // point, adds in the same order.
 template <bool to_other, typename T>
-void gradient_of(const T* grad, const math::Point<T>* own, int64_t n, const math::Point<T>* other,
-                 int64_t m, const int64_t* index, math::Point<T>* to) {
+void nearest_gradient(const T* grad, const math::Point<T>* own, int64_t n,
+                      const math::Point<T>* other, int64_t m, const int64_t* index,
+                      math::Point<T>* to) {
   for (int64_t i = 0; i < n; ++i) {
     const int64_t k = index[i];
     if (!to_other) to[i] = {0, 0};
@@ -64,8 +66,8 @@ void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tens
   const PointSets points(points1, points2, dist1.scalar_type());
   const int64_t sets = points.sets, n = points.n, m = points.m;
   DETOPS_WIDE_SWITCH(dist1.scalar_type(), [&] {
-    const auto a = in_columns(points.first.const_data_ptr<scalar_t>(), sets, n);
-    const auto b = in_columns(points.second.const_data_ptr<scalar_t>(), sets, m);
+    const auto a = to_columns(points.first.const_data_ptr<scalar_t>(), sets, n);
+    const auto b = to_columns(points.second.const_data_ptr<scalar_t>(), sets, m);
     nearest(a, n, b, m, sets, dist1.mutable_data_ptr<scalar_t>(), idx1.mutable_data_ptr<int64_t>());
     nearest(b, m, a, n, sets, dist2.mutable_data_ptr<scalar_t>(), idx2.mutable_data_ptr<int64_t>());
   });
@@ -85,10 +87,10 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
     auto* t2 = mutable_rows<math::Point, scalar_t>(to_points2);
     parallel_each(g.sets, grain_for(kPairsPerThread, n + m), [&](int64_t b) {
       const int64_t p = b * n, q = b * m;
-      gradient_of<false>(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t1 + p);
-      gradient_of<false>(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t2 + q);
-      gradient_of<true>(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t2 + q);
-      gradient_of<true>(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t1 + p);
+      nearest_gradient<false>(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t1 + p);
+      nearest_gradient<false>(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t2 + q);
+      nearest_gradient<true>(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t2 + q);
+      nearest_gradient<true>(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t1 + p);
     });
   });
 }

@@ -10,15 +10,15 @@ void nearest_points(const T* x, const T* y, int64_t n, const T* other_x, const T
   for (int64_t i = 0; i < n; i += kWidth) {
     const Vector<T> own_x = load_first(x + i, n - i), own_y = load_first(y + i, n - i);
     Vector<T> least = splat(std::numeric_limits<T>::infinity());
-    Vector<Index> where = Vector<Index>{} - 1, at{};
+    Vector<Index> nearest = Vector<Index>{} - 1, current{};
     for (int64_t j = 0; j < m; ++j) {
       const Vector<T> dx = splat(other_x[j]) - own_x, dy = splat(other_y[j]) - own_y;
       const Vector<T> d = dx * dx + dy * dy;
-      where = d < least ? at : where;
+      nearest = d < least ? current : nearest;
       least = d < least ? d : least;
-      at += 1;
+      current += 1;
     }
     store_first(distance + i, least, n - i);
-    for (int64_t k = 0; k < kWidth && i + k < n; ++k) index[i + k] = where[k];
+    for (int64_t k = 0; k < kWidth && i + k < n; ++k) index[i + k] = nearest[k];
   }
 }

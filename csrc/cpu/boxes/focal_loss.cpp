@@ -39,7 +39,7 @@ void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, dou
   const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
-    const auto f = math::focal_of<accumulate_t<T>>(alpha, gamma);
+    const auto f = math::focal_params<accumulate_t<T>>(alpha, gamma);
     const auto kernel = DETOPS_IN_USE(focal_forward<decltype(focus)::value, T>);
     T* out = mutable_elements<T>(loss);
     parallel_for(loss.numel(), kChunk, [&](int64_t begin, int64_t end) {
@@ -50,13 +50,13 @@ void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, dou
 
 void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha, double gamma,
                             Tensor& sum) {
-  const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
+  const ScalarType type = promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   const int64_t count = x.numel(), chunks = divide_up(count, kChunk);
   with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto f = math::focal_of<A>(alpha, gamma);
+    const auto f = math::focal_params<A>(alpha, gamma);
     const auto kernel = DETOPS_IN_USE(focal_sum<decltype(focus)::value, T>);
     Buffer<A> sums(chunks);
     parallel_each(chunks, 1, [&](int64_t chunk) {
@@ -71,21 +71,21 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs) {
-  const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
+  const ScalarType type = promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   const bool constant = is_constant(grad);
   const Tensor outer = constant ? grad : grad.to(type).contiguous();
   with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto f = math::focal_of<A>(alpha, gamma);
+    const auto f = math::focal_params<A>(alpha, gamma);
     const auto kernel = DETOPS_IN_USE(focal_backward<decltype(focus)::value, T>);
-    const A same =
+    const A constant_grad =
         constant ? grad.as_strided({1}, {1}).to(compute_type(type)).template item<A>() : A(0);
     T* out = mutable_elements<T>(to_inputs);
     parallel_for(to_inputs.numel(), kChunk, [&](int64_t begin, int64_t end) {
-      kernel(f, constant ? nullptr : elements<T>(outer) + begin, same, elements<T>(x) + begin,
-             elements<T>(t) + begin, end - begin, out + begin);
+      kernel(f, constant ? nullptr : elements<T>(outer) + begin, constant_grad,
+             elements<T>(x) + begin, elements<T>(t) + begin, end - begin, out + begin);
     });
   });
 }

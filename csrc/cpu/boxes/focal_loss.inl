@@ -7,7 +7,7 @@
 //
 
 template <math::Focus focus, typename T>
-void focal_forward(const math::Focal<accumulate_t<T>>& f, const T* inputs, const T* targets,
+void focal_forward(const math::FocalParams<accumulate_t<T>>& f, const T* inputs, const T* targets,
                    int64_t count, T* losses) {
   for (int64_t i = 0; i < count; i += kLanes<accumulate_t<T>>) {
     const int64_t n = count - i;
@@ -17,7 +17,7 @@ void focal_forward(const math::Focal<accumulate_t<T>>& f, const T* inputs, const
 }
 
 template <math::Focus focus, typename T, typename A = accumulate_t<T>>
-A focal_sum(const math::Focal<A>& f, const T* inputs, const T* targets, int64_t count) {
+A focal_sum(const math::FocalParams<A>& f, const T* inputs, const T* targets, int64_t count) {
   Vector<A> sum{};
   int64_t i = 0;
   for (; i + kLanes<A> <= count; i += kLanes<A>) {
@@ -32,13 +32,13 @@ A focal_sum(const math::Focal<A>& f, const T* inputs, const T* targets, int64_t 
   return sum_lanes<A>(sum);
 }
 
-// If `grad` is null, the gradient of every element is `same`.
+// If `grad` is null, the gradient of every element is `constant_grad`.
 template <math::Focus focus, typename T, typename A = accumulate_t<T>>
-void focal_backward(const math::Focal<A>& f, const T* grad, A same, const T* inputs,
+void focal_backward(const math::FocalParams<A>& f, const T* grad, A constant_grad, const T* inputs,
                     const T* targets, int64_t count, T* to_inputs) {
   for (int64_t i = 0; i < count; i += kLanes<A>) {
     const int64_t n = count - i;
-    const Vector<A> g = grad == nullptr ? splat(same) : load_first(grad + i, n);
+    const Vector<A> g = grad == nullptr ? splat(constant_grad) : load_first(grad + i, n);
     const auto x = load_first(inputs + i, n), t = load_first(targets + i, n);
     store_first(to_inputs + i, g * focal::slope<focus>(f, x, t), n);
   }
@@ -47,18 +47,19 @@ void focal_backward(const math::Focal<A>& f, const T* grad, A same, const T* inp
 // Returns a mask of the first n lanes.
 template <typename A>
 DETOPS_INLINE auto lanes_before(int64_t n) {
-  return lane_numbers<A>() < static_cast<lane_index_t<A>>(std::min<int64_t>(n, kLanes<A>));
+  return lane_indices<A>() < static_cast<lane_index_t<A>>(std::min<int64_t>(n, kLanes<A>));
 }
 
 template <typename A, typename T>
 DETOPS_INLINE Vector<A> lane_maxima(const T* x, int64_t classes) {
   const Vector<A> lowest = splat(-std::numeric_limits<A>::infinity());
-  Vector<A> most = lowest;
+  Vector<A> max_logit = lowest;
   for (int64_t j = 0; j < classes; j += kLanes<A>) {
     // max may drop a NaN. It comes back with its exponential.
-    most = max(most, lanes_before<A>(classes - j) ? load_first(x + j, classes - j) : lowest);
+    max_logit =
+        max(max_logit, lanes_before<A>(classes - j) ? load_first(x + j, classes - j) : lowest);
   }
-  return most;
+  return max_logit;
 }
 
 // Sums e^(x_j - m) per lane over the classes other than the target.
@@ -69,7 +70,7 @@ DETOPS_INLINE Vector<A> lane_sums(const T* x, int64_t classes, int64_t target, A
   for (int64_t j = 0; j < classes; j += kLanes<A>) {
     const Vector<A> power = exp(load_first(x + j, classes - j) - m);
     const auto at_target =
-        lane_numbers<A>() == static_cast<Index>(std::clamp<int64_t>(target - j, -1, kLanes<A>));
+        lane_indices<A>() == static_cast<Index>(std::clamp<int64_t>(target - j, -1, kLanes<A>));
     sums += lanes_before<A>(classes - j) & ~at_target ? power : Vector<A>{};
   }
   return sums;
@@ -79,32 +80,32 @@ DETOPS_INLINE Vector<A> lane_sums(const T* x, int64_t classes, int64_t target, A
 // scale of 0.
 template <typename A>
 struct SoftmaxRows {
-  Vector<lane_index_t<A>> counts{};
-  Vector<A> scale{}, most{};
+  Vector<lane_index_t<A>> is_valid{};
+  Vector<A> scale{}, max_logit{};
   softmax_focal::Row<Vector<A>> row{};
 };
 
 template <typename A, typename T>
 DETOPS_INLINE SoftmaxRows<A> softmax_rows(const math::SoftmaxFocal<A>& f, const T* x,
                                           const int64_t* targets, int64_t rows) {
-  SoftmaxRows<A> read;
-  Vector<A> of_rows[kLanes<A>] = {};
-  for (int64_t i = 0; i < rows; ++i) of_rows[i] = lane_maxima<A>(x + i * f.classes, f.classes);
-  transpose<A>(of_rows);
-  read.most = of_rows[0];
-  for (int64_t i = 1; i < kLanes<A>; ++i) read.most = max(read.most, of_rows[i]);
+  SoftmaxRows<A> result;
+  Vector<A> maxima[kLanes<A>] = {};
+  for (int64_t i = 0; i < rows; ++i) maxima[i] = lane_maxima<A>(x + i * f.classes, f.classes);
+  transpose<A>(maxima);
+  result.max_logit = maxima[0];
+  for (int64_t i = 1; i < kLanes<A>; ++i) result.max_logit = max(result.max_logit, maxima[i]);
   Vector<A> sums[kLanes<A>] = {};
   for (int64_t i = 0; i < rows; ++i) {
-    if (!f.counts(targets[i])) continue;
+    if (!f.is_class(targets[i])) continue;
     const T* logits = x + i * f.classes;
-    sums[i] = lane_sums<A>(logits, f.classes, targets[i], A(read.most[i]));
-    read.counts[i] = -1;
-    read.scale[i] = f.scale(targets[i]);
-    read.row.shift[i] = A(math::to_float(logits[targets[i]])) - read.most[i];
+    sums[i] = lane_sums<A>(logits, f.classes, targets[i], A(result.max_logit[i]));
+    result.is_valid[i] = -1;
+    result.scale[i] = f.scale(targets[i]);
+    result.row.shift[i] = A(math::to_float(logits[targets[i]])) - result.max_logit[i];
   }
-  read.row.rest = sum_each<A>(sums);
-  read.row.own = exp(read.row.shift);
-  return read;
+  result.row.exp_others = sum_each<A>(sums);
+  result.row.exp_target = exp(result.row.shift);
+  return result;
 }
 
 template <math::Focus focus, typename T, typename A = accumulate_t<T>>
@@ -112,9 +113,9 @@ void softmax_focal_forward(const math::SoftmaxFocal<A>& f, const T* inputs, cons
                            int64_t rows, A* losses) {
   for (int64_t i = 0; i < rows; i += kLanes<A>) {
     const int64_t n = std::min<int64_t>(rows - i, kLanes<A>);
-    const auto read = softmax_rows(f, inputs + i * f.classes, targets + i, n);
-    const Vector<A> loss = softmax_focal::loss<focus>(read.row, read.scale, f.gamma);
-    store_first(losses + i, read.counts ? loss : Vector<A>{}, n);
+    const auto result = softmax_rows(f, inputs + i * f.classes, targets + i, n);
+    const Vector<A> loss = softmax_focal::loss<focus>(result.row, result.scale, f.gamma);
+    store_first(losses + i, result.is_valid ? loss : Vector<A>{}, n);
   }
 }
 
@@ -123,17 +124,19 @@ void softmax_focal_backward(const math::SoftmaxFocal<A>& f, const A* grad, const
                             const int64_t* targets, int64_t rows, T* to_inputs) {
   for (int64_t i = 0; i < rows; i += kLanes<A>) {
     const int64_t n = std::min<int64_t>(rows - i, kLanes<A>);
-    const auto read = softmax_rows(f, inputs + i * f.classes, targets + i, n);
-    const Vector<A> slope = softmax_focal::slope<focus>(read.row, read.scale, f.gamma);
+    const auto result = softmax_rows(f, inputs + i * f.classes, targets + i, n);
+    const Vector<A> slope = softmax_focal::slope<focus>(result.row, result.scale, f.gamma);
     const Vector<A> factor = -load_first(grad + i, n) * slope;
     for (int64_t k = 0; k < n; ++k) {
       const T* x = inputs + (i + k) * f.classes;
       T* to = to_inputs + (i + k) * f.classes;
       for (int64_t j = 0; j < f.classes; j += kLanes<A>) {
-        const Vector<A> power = exp(load_first(x + j, f.classes - j) - A(read.most[k]));
-        store_first(to + j, read.counts[k] ? factor[k] * power : Vector<A>{}, f.classes - j);
+        const Vector<A> power = exp(load_first(x + j, f.classes - j) - A(result.max_logit[k]));
+        store_first(to + j, result.is_valid[k] ? factor[k] * power : Vector<A>{}, f.classes - j);
       }
-      if (read.counts[k]) store_part(to + targets[i + k], splat(-factor[k] * read.row.rest[k]), 1);
+      if (result.is_valid[k]) {
+        store_part(to + targets[i + k], splat(-factor[k] * result.row.exp_others[k]), 1);
+      }
     }
   }
 }

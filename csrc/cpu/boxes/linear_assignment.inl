@@ -24,7 +24,7 @@ template <typename T>
 DETOPS_INLINE bool read_costs(const AssignmentInput<T>& in, bool by_object, double* costs,
                               int64_t stride) {
   constexpr int64_t kWidth = kLanes<double>;
-  Vector<double> beyond{};  // number of invalid costs in each lane
+  Vector<double> invalid{};  // number of invalid costs in each lane
   for (int64_t query = 0; query < in.queries; query += kWidth) {
     const int64_t rows = in.queries - query < kWidth ? in.queries - query : kWidth;
     for (int64_t object = 0; object < in.objects; object += kWidth) {
@@ -34,7 +34,7 @@ DETOPS_INLINE bool read_costs(const AssignmentInput<T>& in, bool by_object, doub
         const T* from = in.cost + (query + (i < rows ? i : 0)) * in.stride + object;
         tile[i] = load_costs(from, columns);
         const Vector<double> magnitude = max(tile[i], -tile[i]);
-        beyond += magnitude <= math::assignment::kMostCost ? Vector<double>{} : splat(1.0);
+        invalid += magnitude <= math::assignment::kMaxCost ? Vector<double>{} : splat(1.0);
       }
       if (by_object) transpose<double>(tile);
       const int64_t filled = by_object ? columns : rows;
@@ -45,7 +45,7 @@ DETOPS_INLINE bool read_costs(const AssignmentInput<T>& in, bool by_object, doub
     }
   }
   for (int64_t i = 0; i < kWidth; ++i) {
-    if (beyond[i] != 0) return false;
+    if (invalid[i] != 0) return false;
   }
   return true;
 }
@@ -58,7 +58,7 @@ DETOPS_INLINE double least_lane(Vector<double> v) {
 
 // Returns the first column whose sum is `least`, and prefers columns without an owner.
 template <typename Sum>
-DETOPS_INLINE int place_of(double least, const int* owner, int64_t stride, Sum&& sum) {
+DETOPS_INLINE int find_column(double least, const int* owner, int64_t stride, Sum&& sum) {
   constexpr uint32_t kAll = (1u << kLanes<double>)-1;
   int first = -1;
   for (int64_t j = 0; j < stride; j += kLanes<double>) {
@@ -72,11 +72,11 @@ DETOPS_INLINE int place_of(double least, const int* owner, int64_t stride, Sum&&
   return first;
 }
 
-DETOPS_INLINE math::assignment::Nearest nearest_of(Vector<double> least,
-                                                   const AssignmentScratch& at, int64_t stride) {
+DETOPS_INLINE math::assignment::Nearest find_nearest(Vector<double> least,
+                                                     const AssignmentScratch& at, int64_t stride) {
   const double distance = least_lane(least);
   const auto sum = [&](int64_t j) __attribute__((always_inline)) { return load(at.distance + j); };
-  return {distance, place_of(distance, at.owner, stride, sum)};
+  return {distance, find_column(distance, at.owner, stride, sum)};
 }
 
 // Implements the Columns of math::assignment::solve.
@@ -91,7 +91,7 @@ struct AssignmentColumns {
   int owner(int column) const { return at.owner[column]; }
   int column(int row) const { return at.column[row]; }
 
-  math::assignment::Offer offer(int row) const {
+  math::assignment::Bid bid(int row) const {
     const double* costs = at.costs + row * stride;
     const auto sum = [&](int64_t j) __attribute__((always_inline)) {
       return load(costs + j) + load(at.price + j);
@@ -102,47 +102,47 @@ struct AssignmentColumns {
       second = min(second, max(least, x));
       least = min(least, x);
     }
-    math::assignment::Offer offer{least_lane(least), double(__builtin_inf()), 0};
+    math::assignment::Bid bid{least_lane(least), double(__builtin_inf()), 0};
     bool found = false;  // the first lane with the least sum contributes its second one
     for (int64_t i = 0; i < kWidth; ++i) {
-      const bool has = !found && least[i] == offer.least;
-      found = found || has;
-      offer.second = math::min(offer.second, has ? second[i] : least[i]);
+      const bool is_source = !found && least[i] == bid.least;
+      found = found || is_source;
+      bid.second = math::min(bid.second, is_source ? second[i] : least[i]);
     }
-    offer.column = place_of(offer.least, at.owner, stride, sum);
-    return offer;
+    bid.column = find_column(bid.least, at.owner, stride, sum);
+    return bid;
   }
 
-  void give(int column, int row, double price) {
+  void assign(int column, int row, double price) {
     if (at.owner[column] >= 0) at.column[at.owner[column]] = -1;
     at.owner[column] = row;
     at.column[row] = column;
     at.price[column] = price;
   }
 
-  template <bool kOpens>
-  math::assignment::Nearest reach(int row, double passed) {
+  template <bool kStart>
+  math::assignment::Nearest relax_row(int row, double offset) {
     const double* costs = at.costs + row * stride;
     Vector<double> least = splat(double(__builtin_inf()));
     for (int64_t j = 0; j < stride; j += kWidth) {
       Vector<double> x = load(costs + j) + load(at.price + j);
       Vector<int64_t> from = Vector<int64_t>{} + row;
-      if constexpr (!kOpens) {
-        const Vector<double> before = load(at.distance + j);
-        x -= passed;
-        from = x < before ? from : load(at.from + j);
-        x = min(before, x);
+      if constexpr (!kStart) {
+        const Vector<double> previous = load(at.distance + j);
+        x -= offset;
+        from = x < previous ? from : load(at.from + j);
+        x = min(previous, x);
       }
       store(at.from + j, from);
       store(at.distance + j, x);
       least = min(least, x);
     }
-    return nearest_of(least, at, stride);
+    return find_nearest(least, at, stride);
   }
 
-  math::assignment::Nearest open(int row) {
+  math::assignment::Nearest start_paths(int row) {
     n_closed = 0;
-    return reach<true>(row, 0);
+    return relax_row<true>(row, 0);
   }
 
   // An infinite price keeps paths off the column.
@@ -151,16 +151,16 @@ struct AssignmentColumns {
     at.price[nearest.column] = at.distance[nearest.column] = __builtin_inf();
   }
 
-  math::assignment::Nearest relax(int row, double passed) { return reach<false>(row, passed); }
+  math::assignment::Nearest relax(int row, double offset) { return relax_row<false>(row, offset); }
 
-  void settle(double distance) {
+  void update_prices(double distance) {
     for (int i = 0; i < n_closed; ++i) {
       const ClosedColumn& closed = at.closed[i];
       at.price[closed.column] = closed.price + (distance - closed.distance);
     }
   }
 
-  void extend(int column, int row) {
+  void augment(int column, int row) {
     for (int from = -1; from != row;) {
       from = static_cast<int>(at.from[column]);
       const int next = at.column[from];
@@ -183,9 +183,9 @@ DETOPS_INLINE void first_prices(const AssignmentScratch& at, int64_t stride, int
     for (int64_t j = 0; j < stride; j += kWidth) {
       least = min(least, load(costs + j) + load(at.price + j));
     }
-    const Vector<double> of_row = splat(least_lane(least));
+    const Vector<double> row_min = splat(least_lane(least));
     for (int64_t j = 0; j < stride; j += kWidth) {
-      store(at.distance + j, min(load(at.distance + j), load(costs + j) - of_row));
+      store(at.distance + j, min(load(at.distance + j), load(costs + j) - row_min));
     }
   }
   for (int row = 0; row < rows; ++row) at.price[row] = -at.distance[row];
@@ -202,9 +202,9 @@ void assign_image(const AssignmentInput<T>& in, const AssignmentScratch& scratch
   const int64_t columns = by_object ? in.queries : in.objects;
   constexpr int64_t kWidth = kLanes<double>;
   AssignmentColumns at{scratch, (columns + kWidth - 1) / kWidth * kWidth};
-  const bool all = read_costs(in, by_object, scratch.costs, at.stride);
+  const bool all_valid = read_costs(in, by_object, scratch.costs, at.stride);
   double forbidden = __builtin_inf();
-  if (!all) {
+  if (!all_valid) {
     double least = __builtin_inf(), most = -least;
     for (int row = 0; row < rows; ++row) {
       for (int64_t j = 0; j < columns; ++j) {

@@ -34,9 +34,9 @@ DETOPS_SHARED_INLINE RotatedBounds outer_bounds(const math::Box<double>& b, doub
                       (b.y2 - b.y1);  // above the magnitude of any coordinate
   // 1e-18 keeps the area in which touching bounds intersect representable in float.
   const double slack = size * kBoundsSlack + 1e-18;
-  const bool plain = size < kFar && area > 1e-30 && area < 1e30;
+  const bool in_range = size < kFar && area > 1e-30 && area < 1e30;
   return {{bound(b.x1, -slack), bound(b.y1, -slack), bound(b.x2, slack), bound(b.y2, slack)},
-          plain ? static_cast<float>(area * factor) : -__builtin_inff()};
+          in_range ? static_cast<float>(area * factor) : -__builtin_inff()};
 }
 
 // Returns the factor for a threshold t, or 0 for a tiny one, where rounding moves an IoU by more

@@ -23,7 +23,7 @@ class Buffer {
     if (data_ == nullptr || size > size_) {
       data_.reset();
       void* memory = ::operator new(size * sizeof(T) + kSlack);
-      expect_writes(memory, size * sizeof(T) + kSlack);
+      advise_huge_pages(memory, size * sizeof(T) + kSlack);
       const auto begin = reinterpret_cast<uintptr_t>(memory);
       data_ = {reinterpret_cast<T*>((begin + kSlack) & ~uintptr_t(kSlack)), Free{memory}};
       size_ = size;

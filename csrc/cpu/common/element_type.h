@@ -19,7 +19,7 @@ void with_element_type(ScalarType type, Run&& run) {
     case kFloat:
       return run(float());
     default:
-      no_kernel(type);
+      throw_no_kernel(type);
   }
 }
 

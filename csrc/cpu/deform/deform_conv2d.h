@@ -231,7 +231,7 @@ class DeformTile {
     p.mask = mask_ == nullptr ? nullptr : mask_ + at;
     p.window_y = windows_.data(), p.window_x = p.window_y + stride_;
     p.y = A(k / g_.kernel_width * g_.dilation_y), p.x = A(k % g_.kernel_width * g_.dilation_x);
-    p.least = math::deform::least_place<A>(g_.edge_gradient);
+    p.least = math::deform::min_coordinate<A>(g_.edge_gradient);
     p.height = A(g_.height), p.width = A(g_.width);
     return p;
   }

@@ -58,7 +58,7 @@ DETOPS_INLINE Vector<A> blend(const DeformSample<A>& s, const Vector<A> (&value)
 template <bool kWhole, typename T>
 DETOPS_INLINE Vector<T> choose_first(int64_t n, Vector<T> v, Vector<T> others) {
   if (kWhole) return v;
-  return lane_numbers<T>() < static_cast<lane_index_t<T>>(n) ? v : others;
+  return lane_indices<T>() < static_cast<lane_index_t<T>>(n) ? v : others;
 }
 
 template <bool kScatters, bool kWhole, typename A>

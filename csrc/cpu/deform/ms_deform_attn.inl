@@ -7,7 +7,7 @@
 // A vector of samples, and the positions of their four corners.
 template <typename A>
 struct SampleLanes {
-  attention::Place<Vector<A>> place;
+  attention::SampleLocation<Vector<A>> place;
   Vector<A> weight, width, height;
   int64_t count;
   lane_index_t<A> position[4][kLanes<A>];
@@ -27,11 +27,11 @@ DETOPS_INLINE void place_samples(const SampleLevels<A>& levels, const A* locatio
   s.width = __builtin_convertvector(width, Vector<A>);
   s.height = __builtin_convertvector(height, Vector<A>);
   s.weight = load_first(weights + first, left);
-  s.place = attention::place<A>(x, y, s.width, s.height);
+  s.place = attention::locate<A>(x, y, s.width, s.height);
   const attention::Corners<I> positions = attention::positions(
       __builtin_convertvector(s.place.x, I), __builtin_convertvector(s.place.y, I), width, height,
       load(levels.start + first));
-  const attention::Corners<Vector<A>> shares = attention::shares<A>(s.place);
+  const attention::Corners<Vector<A>> shares = attention::corner_weights<A>(s.place);
   for (int k = 0; k < 4; ++k) {
     store(s.position[k], positions.at[k]);
     store(s.share[k], shares.at[k] * s.weight);

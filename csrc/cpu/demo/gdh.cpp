@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../demo/strided_of.h"
+#include "../../demo/strided_layout.h"
 #include "../../ops.h"
 
 namespace detops::cpu {
@@ -14,7 +14,7 @@ void copy(const math::Strided& from, const void* data, void* out, int64_t begin,
   const int64_t height = from.sizes[from.dims - 2], apart = from.strides[from.dims - 2];
   const int64_t width = from.sizes[from.dims - 1], stride = from.strides[from.dims - 1];
   for (int64_t i = begin, count; i < end; i += count) {
-    const Element* in = static_cast<const Element*>(data) + math::offset_of(from, i);
+    const Element* in = static_cast<const Element*>(data) + math::element_offset(from, i);
     Element* to = static_cast<Element*>(out) + i;
     const int64_t rows = std::min({kLine, height - i / width % height, (end - i) / width});
     const bool squares = i % width == 0 && rows > 1 && apart < stride && stride >= kLine;
@@ -39,7 +39,7 @@ void copy(const math::Strided& from, const void* data, void* out, int64_t begin,
 }  // namespace
 
 void gdh_forward(const Tensor& x, Tensor& output) {
-  const math::Strided from = strided_of(x);
+  const math::Strided from = strided_layout(x);
   const void* data = x.const_data_ptr();
   void* out = output.mutable_data_ptr();
   parallel_for(output.numel(), 32768, [&](int64_t begin, int64_t end) {

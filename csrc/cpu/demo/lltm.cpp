@@ -161,7 +161,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
                    Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
-  const Tensor dense = in_layout(grad_output, MemoryFormat::Contiguous);
+  const Tensor dense = to_memory_format(grad_output, MemoryFormat::Contiguous);
   const Widened g(dense), x(input), w(weights), h0(h);
   const Widened states(output), cell_values(cells), gate_values(gates);
   // Gradients of state and cell that propagate from step to step.

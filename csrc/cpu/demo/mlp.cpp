@@ -127,7 +127,7 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
                   const Tensor& hidden_weights, const Tensor& output_weights, bool input_wanted,
                   Tensor& to_input, Tensor& to_hidden_weights, Tensor& to_hidden_bias,
                   Tensor& to_output_weights, Tensor& to_output_bias) {
-  const Tensor dense = in_layout(grad, MemoryFormat::Contiguous);
+  const Tensor dense = to_memory_format(grad, MemoryFormat::Contiguous);
   const Widened g(dense), x(input), h(hidden), w(hidden_weights), v(output_weights);
   if (!fits(*w, *v)) {
     const Tensor to_hidden = empty_like(*h);

@@ -20,7 +20,7 @@ void mlp_forward(const MlpLayers<T>& m, const T* input, int64_t begin, int64_t e
       const int64_t n = m.hidden - j;
       store_first(hidden + row * m.hidden + j, h, n);
       // Zero the padding lanes: an infinite input times a zero weight is NaN there.
-      h = lane_numbers<T>() < lane_index_t<T>(n) ? h : zero;
+      h = lane_indices<T>() < lane_index_t<T>(n) ? h : zero;
       for (int64_t o = 0; o < m.outputs; ++o) {
         out[o] += sum_lanes<T>(h * load(m.output_weights + o * m.padded + j));
       }

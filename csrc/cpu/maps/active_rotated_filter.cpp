@@ -14,7 +14,7 @@ struct Turns {
   std::vector<int32_t> to, first, next;
   bool one_each = true;  // every position receives one entry
 
-  Turns(const char* op, const Tensor& indices, const TurnedFilters& g)
+  Turns(const char* op, const Tensor& indices, const RotatedFilters& g)
       : to(g.rotations * g.entries), first(to.size(), -1), next(to.size(), -1) {
     const Tensor places = indices.to(kLong).contiguous();
     const int64_t* place = places.const_data_ptr<int64_t>();
@@ -33,18 +33,18 @@ struct Turns {
 };
 
 template <typename Run>
-void each_filter(const TurnedFilters& g, const Run& run) {
+void each_filter(const RotatedFilters& g, const Run& run) {
   parallel_each(g.filters(), grain_for(kElementsPerThread, g.entries * g.rotations), run);
 }
 
 // Copies entries, or sums them if positions receive none or several.
 template <bool kOneEach, typename T>
-void turn(const TurnedFilters& g, const Turns& turns, const T* input, T* output) {
+void turn(const RotatedFilters& g, const Turns& turns, const T* input, T* output) {
   each_filter(g, [&](int64_t i) {
     const T* from = input + i * g.entries;
     const int32_t *first = turns.first.data(), *next = turns.next.data();
     for (int64_t k = 0; k < g.rotations; ++k, first += g.entries, next += g.entries) {
-      T* to = output + g.turned(i, k);
+      T* to = output + g.rotated_offset(i, k);
       for (int64_t e = 0; e < g.entries; ++e) {
         if constexpr (kOneEach) {
           to[e] = from[first[e]];
@@ -61,7 +61,7 @@ void turn(const TurnedFilters& g, const Turns& turns, const T* input, T* output)
 }  // namespace
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
-  const TurnedFilters g(input.size(0), input.size(1), indices);
+  const RotatedFilters g(input.size(0), input.size(1), indices);
   const Turns turns("active_rotated_filter", indices, g);
   if (turns.one_each) {
     const Tensor filters = input.contiguous();
@@ -79,15 +79,15 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
 
 void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
                                     int64_t inputs, Tensor& to_input) {
-  const TurnedFilters g(outputs, inputs, indices);
+  const RotatedFilters g(outputs, inputs, indices);
   const Turns turns("active_rotated_filter_backward", indices, g);
   const Tensor outer = wide(grad);
   to_input = to_input.to(outer.scalar_type());
   DETOPS_WIDE_SWITCH(outer.scalar_type(), [&] {
-    const scalar_t* turned = outer.const_data_ptr<scalar_t>();
+    const scalar_t* rotated = outer.const_data_ptr<scalar_t>();
     scalar_t* filters = to_input.mutable_data_ptr<scalar_t>();
     each_filter(g, [&](int64_t i) {
-      const scalar_t* from = turned + g.turned(i, 0);
+      const scalar_t* from = rotated + g.rotated_offset(i, 0);
       const int64_t apart = g.inputs * g.entries;
       for (int64_t l = 0; l < g.entries; ++l) {
         const int32_t* at = turns.to.data() + l;

@@ -49,7 +49,7 @@ void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& out
           beside(from + at, lines.length, lines.step(), count, to + at);
         },
         [&](int64_t at, int64_t rows) {
-          along(from + at, lines.length, rows, lines.back, to + at);
+          along(from + at, lines.length, rows, lines.reverse, to + at);
         });
   });
 }
@@ -58,7 +58,7 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
                           std::string_view mode, Tensor& to_input) {
   const MemoryFormat format = to_input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = output.contiguous(format);
-  const Tensor outer = in_layout(grad.to(input.scalar_type()), format);
+  const Tensor outer = to_memory_format(grad.to(input.scalar_type()), format);
   const CornerLines lines(to_input, mode);
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
@@ -75,7 +75,7 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
           beside(g + at, x + at, y + at, lines.length, lines.step(), count, sums.data(), to + at);
         },
         [&](int64_t at, int64_t rows) {
-          along(g + at, x + at, y + at, lines.length, rows, lines.back, to + at);
+          along(g + at, x + at, y + at, lines.length, rows, lines.reverse, to + at);
         });
   });
 }

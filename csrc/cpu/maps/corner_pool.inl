@@ -57,12 +57,12 @@ void pool_along(const T* input, int64_t length, int64_t rows, bool back, T* outp
     const int64_t at = (back ? squares - 1 - s : s) * kWidth;
     const int64_t n = length - at < kWidth ? length - at : kWidth;
     Vector<A> v[kWidth];
-    load_turned(input + at, length, rows, n, v);
+    load_transposed(input + at, length, rows, n, v);
     for (int64_t i = 0; i < n; ++i) {
       Vector<A>& x = v[back ? n - 1 - i : i];
       x = best = larger_or_later<A>(best, x);
     }
-    store_turned(output + at, length, rows, n, v);
+    store_transposed(output + at, length, rows, n, v);
   }
 }
 
@@ -76,14 +76,14 @@ void spread_along(const T* grad, const T* input, const T* pooled, int64_t length
     const int64_t at = (back ? s : squares - 1 - s) * kWidth;
     const int64_t n = length - at < kWidth ? length - at : kWidth;
     Vector<A> g[kWidth], x[kWidth], y[kWidth];
-    load_turned(grad + at, length, rows, n, g);
-    load_turned(input + at, length, rows, n, x);
-    load_turned(pooled + at, length, rows, n, y);
+    load_transposed(grad + at, length, rows, n, g);
+    load_transposed(input + at, length, rows, n, x);
+    load_transposed(pooled + at, length, rows, n, y);
     for (int64_t i = 0; i < n; ++i) {
       const int64_t k = back ? i : n - 1 - i;
       sum += g[k];
       g[k] = take_gradient<A>(x[k], y[k], sum);
     }
-    store_turned(to_input + at, length, rows, n, g);
+    store_transposed(to_input + at, length, rows, n, g);
   }
 }

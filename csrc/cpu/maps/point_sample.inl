@@ -74,11 +74,11 @@ void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A
     const int64_t n = count - i;
     Vector<A> x, y;
     load_unzipped(points + 2 * i, n, x, y);
-    const auto place = attention::place<A>(x, y, splat(A(width)), splat(A(height)));
+    const auto place = attention::locate<A>(x, y, splat(A(width)), splat(A(height)));
     const I column = __builtin_convertvector(place.x, I), row = __builtin_convertvector(place.y, I);
     const I within = (column >= 0) & (column < columns - 1) & (row >= 0) & (row < rows - 1);
     store(to.at + i, within ? row * columns + column : I{});
-    const auto shares = attention::shares<A>(place);
+    const auto shares = attention::corner_weights<A>(place);
     for (int k = 0; k < 4; ++k) store(to.share[k] + i, shares.at[k]);
     if (to.right != nullptr) {
       store(to.right + i, place.right);

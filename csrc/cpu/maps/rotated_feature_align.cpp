@@ -38,7 +38,7 @@ namespace {
 template <typename A>
 Refinement<A> refinement_of(const Tensor& boxes, double spatial_scale, int64_t points,
                             const Tensor& maps) {
-  const int64_t* size = maps.facts().sizes;
+  const int64_t* size = maps.metadata().sizes;
   return {elements<A>(boxes), A(spatial_scale), points, size[0], size[1], size[2], size[3]};
 }
 
@@ -150,7 +150,7 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
       if (!in_place) to_features.copy_(sums);
       return;
     }
-    const Tensor outer = in_layout(grad, to_features.suggest_memory_format());
+    const Tensor outer = to_memory_format(grad, to_features.suggest_memory_format());
     refine_rows<T, const T>(g, to_features, outer, last);
   });
 }

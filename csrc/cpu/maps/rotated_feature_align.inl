@@ -9,12 +9,12 @@
 
 // The samples of a block of pixels: sample p of pixel i is at p * kPixels + i.
 template <typename A>
-using PixelSamples = Neighbours<A, math::kMostBoxPoints * kPixels>;
+using PixelSamples = Neighbours<A, math::kMaxBoxPoints * kPixels>;
 
 template <typename From, typename To, typename A>
 void find_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count,
                   PixelSamples<A>& samples) {
-  A ys[math::kMostBoxPoints * kPixels], xs[math::kMostBoxPoints * kPixels];
+  A ys[math::kMaxBoxPoints * kPixels], xs[math::kMaxBoxPoints * kPixels];
   for (int64_t i = 0; i < count; ++i) {
     int64_t p = i;
     math::visit_box_points(t.boxes + (first + i) * 5, t.scale, t.points, [&](A y, A x) {

@@ -43,7 +43,7 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kPixelsPerThread = 1 << 18;
-constexpr int64_t kCounts = 1 << 18;  // pairs whose shared pixels a thread counts at a time
+constexpr int64_t kCountsPerBlock = 1 << 18;  // pairs whose shared pixels a thread counts at a time
 
 auto shared_pixels_in_use() {
 #ifdef DETOPS_X86_TARGETS
@@ -59,7 +59,7 @@ struct PackedMasks {
   const int64_t words = divide_up(size, 64 * kMaskVector) * kMaskVector;
   const int64_t tiles = divide_up(words, kTileWords);
   Buffer<uint64_t> bits{size_t(count * words)};
-  Buffer<int64_t> of_tiles{size_t(count * tiles)}, areas{size_t(count)};
+  Buffer<int64_t> tile_counts{size_t(count * tiles)}, areas{size_t(count)};
 
   // Packs masks in the given order, or in the order of the tensor if `order` is null.
   explicit PackedMasks(const Tensor& masks, const uint32_t* order = nullptr)
@@ -70,14 +70,14 @@ struct PackedMasks {
     const int64_t grain = grain_for(kPixelsPerThread, size + 1);
     parallel_each(count, grain, [&](int64_t i) {
       const int64_t from = order == nullptr ? i : order[i];
-      int64_t* in_tiles = of_tiles.data() + i * tiles;
-      pack(pixels + from * size, size, bits.data() + i * words, in_tiles);
-      areas[i] = std::accumulate(in_tiles, in_tiles + tiles, int64_t(0));
+      int64_t* counts = tile_counts.data() + i * tiles;
+      pack(pixels + from * size, size, bits.data() + i * words, counts);
+      areas[i] = std::accumulate(counts, counts + tiles, int64_t(0));
     });
   }
 
-  int64_t in_tile(int64_t i, int64_t t) const { return of_tiles[i * tiles + t]; }
-  int64_t words_in(int64_t t) const { return std::min(kTileWords, words - t * kTileWords); }
+  int64_t tile_count(int64_t i, int64_t t) const { return tile_counts[i * tiles + t]; }
+  int64_t tile_words(int64_t t) const { return std::min(kTileWords, words - t * kTileWords); }
   MaskTile tile(int64_t i, int64_t t) const {
     return {bits.data() + i * words + t * kTileWords, i};
   }
@@ -94,21 +94,21 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   float* out = output.mutable_data_ptr<float>();
   const auto add = shared_pixels_in_use();
   const int64_t grain = grain_for(16 * kPixelsPerThread, m * first.size + 1);
-  const int64_t most = grain_for(kCounts, m + 1);  // rows at a time
+  const int64_t rows_per_block = grain_for(kCountsPerBlock, m + 1);
   parallel_for(first.count, grain, [&](int64_t begin, int64_t end) {
-    Buffer<int64_t> counts(std::min(most, end - begin) * m);  // of shared pixels
+    Buffer<int64_t> counts(std::min(rows_per_block, end - begin) * m);  // of shared pixels
     Buffer<MaskTile> others(m);
     for (int64_t from = begin, to; from < end; from = to) {
-      to = std::min(from + most, end);
+      to = std::min(from + rows_per_block, end);
       std::fill_n(counts.data(), (to - from) * m, 0);
       for (int64_t t = 0; t < second.tiles; ++t) {
         int64_t n = 0;
         for (int64_t j = 0; j < m; ++j) {
-          if (second.in_tile(j, t) > 0) others[n++] = second.tile(j, t);
+          if (second.tile_count(j, t) > 0) others[n++] = second.tile(j, t);
         }
         for (int64_t i = from; n > 0 && i < to; ++i) {
-          if (first.in_tile(i, t) == 0) continue;
-          add(first.tile(i, t).words, others.data(), n, first.words_in(t),
+          if (first.tile_count(i, t) == 0) continue;
+          add(first.tile(i, t).words, others.data(), n, first.tile_words(t),
               counts.data() + (i - from) * m);
         }
       }
@@ -129,24 +129,24 @@ Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold)
   const Selection selection(wide(scores), nullptr);
   const PackedMasks sorted(masks, selection.order());
   const auto add = shared_pixels_in_use();
-  const auto suppresses = [&](int64_t by, int64_t i) {
-    const auto exceeds = [&](int64_t meet) {
-      const float iou = math::mask_overlap(meet, sorted.areas[by], sorted.areas[i], false);
+  const auto suppresses = [&](int64_t suppressor, int64_t i) {
+    const auto exceeds = [&](int64_t inter) {
+      const float iou = math::mask_overlap(inter, sorted.areas[suppressor], sorted.areas[i], false);
       return double(iou) > iou_threshold;
     };
     // The areas alone decide most pairs.
-    if (!exceeds(std::min(sorted.areas[i], sorted.areas[by]))) return false;
-    int64_t most = 0, meet = 0;
+    if (!exceeds(std::min(sorted.areas[i], sorted.areas[suppressor]))) return false;
+    int64_t max_inter = 0, inter = 0;
     for (int64_t t = 0; t < sorted.tiles; ++t) {
-      most += std::min(sorted.in_tile(i, t), sorted.in_tile(by, t));
+      max_inter += std::min(sorted.tile_count(i, t), sorted.tile_count(suppressor, t));
     }
-    if (!exceeds(most)) return false;
+    if (!exceeds(max_inter)) return false;
     for (int64_t t = 0; t < sorted.tiles; ++t) {
-      if (sorted.in_tile(i, t) == 0 || sorted.in_tile(by, t) == 0) continue;
-      const MaskTile tile{sorted.tile(by, t).words, 0};
-      add(sorted.tile(i, t).words, &tile, 1, sorted.words_in(t), &meet);
+      if (sorted.tile_count(i, t) == 0 || sorted.tile_count(suppressor, t) == 0) continue;
+      const MaskTile tile{sorted.tile(suppressor, t).words, 0};
+      add(sorted.tile(i, t).words, &tile, 1, sorted.tile_words(t), &inter);
     }
-    return exceeds(meet);
+    return exceeds(inter);
   };
   Buffer<uint8_t> keep(n);
   std::vector<int64_t> kept;

@@ -16,14 +16,14 @@ DETOPS_INLINE Vector<uint64_t> count_bits(Vector<uint64_t> v) {
   }
   const Vector<uint64_t> low = v & 0x0f0f0f0f0f0f0f0fu, high = (v >> 4) & 0x0f0f0f0f0f0f0f0fu;
 #if DETOPS_VECTOR_BYTES == 64
-  const __m512i of_table = (__m512i)table;
-  const __m512i bytes = _mm512_add_epi8(_mm512_shuffle_epi8(of_table, (__m512i)low),
-                                        _mm512_shuffle_epi8(of_table, (__m512i)high));
+  const __m512i table_bytes = (__m512i)table;
+  const __m512i bytes = _mm512_add_epi8(_mm512_shuffle_epi8(table_bytes, (__m512i)low),
+                                        _mm512_shuffle_epi8(table_bytes, (__m512i)high));
   return (Vector<uint64_t>)_mm512_sad_epu8(bytes, _mm512_setzero_si512());
 #else
-  const __m256i of_table = (__m256i)table;
-  const __m256i bytes = _mm256_add_epi8(_mm256_shuffle_epi8(of_table, (__m256i)low),
-                                        _mm256_shuffle_epi8(of_table, (__m256i)high));
+  const __m256i table_bytes = (__m256i)table;
+  const __m256i bytes = _mm256_add_epi8(_mm256_shuffle_epi8(table_bytes, (__m256i)low),
+                                        _mm256_shuffle_epi8(table_bytes, (__m256i)high));
   return (Vector<uint64_t>)_mm256_sad_epu8(bytes, _mm256_setzero_si256());
 #endif
 #else
@@ -39,7 +39,7 @@ DETOPS_INLINE Vector<uint64_t> count_bits(Vector<uint64_t> v) {
 
 // Packs the pixels of a mask into words, with zeros up to a whole vector. Writes the number of set
 // pixels of each tile.
-void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* of_tiles) {
+void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* tile_counts) {
   static constexpr uint8_t kNone[64] = {};
   int64_t word = 0;
   for (int64_t first = 0; first < pixels; first += 64 * kTileWords) {
@@ -59,7 +59,7 @@ void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* of
       words[word] = bits;
       set += __builtin_popcountll(bits);
     }
-    *of_tiles++ = set;
+    *tile_counts++ = set;
   }
 }
 

@@ -21,43 +21,44 @@ class RunLengths {
  public:
   // Ends a run at the pixel where the value changes, counted down the columns.
   void change_at(int64_t pixel) {
-    if (used_ + kLongest > text_.size()) text_.resize(2 * text_.size() + 256);
+    if (size_ + kMaxGroups > text_.size()) text_.resize(2 * text_.size() + 256);
     const int64_t length = pixel - begin_;
-    int64_t rest = length - two_before_;
+    int64_t rest = length - second_previous_;
     for (bool more = true; more;) {
       const int64_t group = rest & 31;
       rest >>= 5;
       more = rest != ((group & 16) ? -1 : 0);
-      text_[used_++] = static_cast<uint8_t>(48 + group + (more ? 32 : 0));
+      text_[size_++] = static_cast<uint8_t>(48 + group + (more ? 32 : 0));
     }
-    two_before_ = one_before_;
-    one_before_ = first_ ? 0 : length;  // the third length is stored as it is
+    second_previous_ = previous_;
+    previous_ = first_ ? 0 : length;  // the third length is stored as it is
     first_ = false;
     begin_ = pixel;
   }
 
   const uint8_t* text() const { return text_.data(); }
-  int64_t size() const { return static_cast<int64_t>(used_); }
+  int64_t size() const { return static_cast<int64_t>(size_); }
 
  private:
-  static constexpr size_t kLongest = 7;  // groups for 33 bits and a sign
+  static constexpr size_t kMaxGroups = 7;  // groups for 33 bits and a sign
 
   std::vector<uint8_t> text_;
-  size_t used_ = 0;
-  int64_t begin_ = 0, one_before_ = 0, two_before_ = 0;
+  size_t size_ = 0;
+  int64_t begin_ = 0, previous_ = 0, second_previous_ = 0;
   bool first_ = true;
 };
 
-// Pixel (y, x) is data[y * down + x * right]. A run ends where the byte changes.
+// Pixel (y, x) is data[y * row_stride + x * column_stride]. A run ends where the byte changes.
 struct Mask {
   const uint8_t* data;
-  int64_t height, width, down, right;
+  int64_t height, width, row_stride, column_stride;
 };
 
 // In column order, the first pixel of a column follows the last one of the previous column.
 bool starts_with_change(const Mask& m, int64_t x) {
-  const uint8_t before = x == 0 ? 0 : m.data[(m.height - 1) * m.down + (x - 1) * m.right];
-  return m.data[x * m.right] != before;
+  const uint8_t before =
+      x == 0 ? 0 : m.data[(m.height - 1) * m.row_stride + (x - 1) * m.column_stride];
+  return m.data[x * m.column_stride] != before;
 }
 
 // Positions where a pixel differs from the one above it, by row. Row y has the columns[k] with
@@ -88,14 +89,14 @@ struct Encoder {
   }
 
   // Encodes a mask whose columns are contiguous in memory.
-  void along_columns(Mask m, RunLengths& runs) {
+  void encode_columns(Mask m, RunLengths& runs) {
     constexpr int64_t kBlock = 4096;
     uint32_t list[kBlock];
     const int64_t height = m.height, pixels = m.height * m.width;
-    if (m.right == height) m.height = pixels, m.width = 1;
+    if (m.column_stride == height) m.height = pixels, m.width = 1;
     for (int64_t x = 0; x < m.width; ++x) {
       if (starts_with_change(m, x)) runs.change_at(x * height);
-      const uint8_t* column = m.data + x * m.right;
+      const uint8_t* column = m.data + x * m.column_stride;
       for (int64_t y = 1; y < m.height; y += kBlock) {
         const int64_t n = std::min(kBlock, m.height - y);
         const int64_t count = differences_(column + y - 1, column + y, n, list);
@@ -107,17 +108,19 @@ struct Encoder {
 
   // Encodes a mask whose rows are contiguous in memory by comparing each row with the one above it.
   // Several short rows are compared at once if they are adjacent in memory.
-  void along_rows(const Mask& m, RunLengths& runs) {
-    constexpr int64_t kShortRow = 128, kTogether = 1 << 14;  // pixels
-    const int64_t together = m.width < kShortRow && m.down == m.width ? kTogether / m.width : 1;
+  void encode_rows(const Mask& m, RunLengths& runs) {
+    constexpr int64_t kShortRow = 128, kPixelsPerBlock = 1 << 14;
+    const int64_t rows_per_block =
+        m.width < kShortRow && m.row_stride == m.width ? kPixelsPerBlock / m.width : 1;
     auto& columns = changes_.columns;
     changes_.row_end.assign(m.height, 0);
     int64_t count = 0;
     for (int64_t y = 1; y < m.height;) {
-      const int64_t rows = std::min(together, m.height - y), pixels = rows * m.width;
+      const int64_t rows = std::min(rows_per_block, m.height - y), pixels = rows * m.width;
       if (count + pixels > int64_t(columns.size())) columns.resize(2 * columns.size() + pixels);
-      const uint8_t* row = m.data + y * m.down;
-      const int64_t end = count + differences_(row - m.down, row, pixels, columns.data() + count);
+      const uint8_t* row = m.data + y * m.row_stride;
+      const int64_t end =
+          count + differences_(row - m.row_stride, row, pixels, columns.data() + count);
       for (int64_t begin = 0; begin < pixels; begin += m.width, ++y) {
         if (rows == 1) count = end;
         for (; count < end && columns[count] < begin + m.width; ++count) {
@@ -137,29 +140,29 @@ struct Encoder {
 
 // Finds the changes of all masks at once, for masks interleaved in each pixel. Compares row by row
 // if the pixels of a row are contiguous too, and otherwise pixel by pixel.
-std::vector<Changes> changes_of_all(const Mask& first, int64_t masks) {
+std::vector<Changes> interleaved_changes(const Mask& first, int64_t masks) {
   const auto differences = DETOPS_IN_USE(differences);
-  const bool whole_rows = first.right == masks;
-  const int64_t run = whole_rows ? first.width * masks : masks;
+  const bool contiguous_rows = first.column_stride == masks;
+  const int64_t run = contiguous_rows ? first.width * masks : masks;
   std::vector<Changes> changes(masks);
   std::vector<uint32_t> list(run);
-  for (Changes& of : changes) of.row_end.assign(first.height, 0);
+  for (Changes& item : changes) item.row_end.assign(first.height, 0);
   for (int64_t y = 1; y < first.height; ++y) {
-    for (int64_t x = 0; x < (whole_rows ? 1 : first.width); ++x) {
-      const uint8_t* pixel = first.data + y * first.down + x * first.right;
-      const int64_t count = differences(pixel - first.down, pixel, run, list.data());
+    for (int64_t x = 0; x < (contiguous_rows ? 1 : first.width); ++x) {
+      const uint8_t* pixel = first.data + y * first.row_stride + x * first.column_stride;
+      const int64_t count = differences(pixel - first.row_stride, pixel, run, list.data());
       for (int64_t k = 0; k < count; ++k) {
-        const uint32_t j = list[k], each = static_cast<uint32_t>(masks);
-        changes[j % each].columns.push_back(static_cast<uint32_t>(x) + j / each);
+        const uint32_t j = list[k], stride = static_cast<uint32_t>(masks);
+        changes[j % stride].columns.push_back(static_cast<uint32_t>(x) + j / stride);
       }
     }
-    for (Changes& of : changes) of.row_end[y] = static_cast<int64_t>(of.columns.size());
+    for (Changes& item : changes) item.row_end[y] = static_cast<int64_t>(item.columns.size());
   }
   return changes;
 }
 
 void encode(const Tensor& masks, RunLengths* runs) {
-  constexpr int64_t kBytesPerThread = 1 << 16, kMany = 64;
+  constexpr int64_t kBytesPerThread = 1 << 16, kMinInterleaved = 64;
   const int64_t count = masks.size(0), height = masks.size(1), width = masks.size(2);
   if (height * width == 0) {
     for (int64_t i = 0; i < count; ++i) runs[i].change_at(0);
@@ -167,25 +170,25 @@ void encode(const Tensor& masks, RunLengths* runs) {
   }
   const bool contiguous = masks.stride(1) == 1 || masks.stride(2) == 1;
   // Comparing a few masks at once pays off only for whole rows.
-  const bool side_by_side = !contiguous && masks.stride(0) == 1 && count * width <= UINT32_MAX &&
-                            (masks.stride(2) == count || count >= kMany);
-  const Tensor pixels = contiguous || side_by_side ? masks : masks.contiguous();
+  const bool interleaved = !contiguous && masks.stride(0) == 1 && count * width <= UINT32_MAX &&
+                           (masks.stride(2) == count || count >= kMinInterleaved);
+  const Tensor pixels = contiguous || interleaved ? masks : masks.contiguous();
   const auto* data = static_cast<const uint8_t*>(pixels.const_data_ptr());
   const auto mask = [&](int64_t i) -> Mask {
     return {data + i * pixels.stride(0), height, width, pixels.stride(1), pixels.stride(2)};
   };
   std::vector<Changes> changes;
-  if (side_by_side) changes = changes_of_all(mask(0), count);
+  if (interleaved) changes = interleaved_changes(mask(0), count);
   const int64_t grain = std::max<int64_t>(1, kBytesPerThread / (height * width));
   parallel_for(count, grain, [&](int64_t i, int64_t end) {
     Encoder encoder;
     for (; i < end; ++i) {
-      if (side_by_side) {
+      if (interleaved) {
         encoder.write(mask(i), changes[i], runs[i]);
       } else if (pixels.stride(1) == 1) {
-        encoder.along_columns(mask(i), runs[i]);
+        encoder.encode_columns(mask(i), runs[i]);
       } else {
-        encoder.along_rows(mask(i), runs[i]);
+        encoder.encode_rows(mask(i), runs[i]);
       }
     }
   });
@@ -211,7 +214,7 @@ std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks) {
   for (int64_t i = 0; i < count; ++i) end[i] = total += runs[i].size();
   Tensor text = empty({total}, {kByte, kCPU, -1});
   uint8_t* out = text.mutable_data_ptr<uint8_t>();
-  for (const RunLengths& of : runs) out = std::copy_n(of.text(), of.size(), out);
+  for (const RunLengths& item : runs) out = std::copy_n(item.text(), item.size(), out);
   return {text, ends};
 }
 

@@ -28,49 +28,49 @@ int64_t soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
   const Vector<T> area = splat(selected.area);
   const Vector<T> dropped = splat(static_cast<T>(__builtin_nanf("")));
   // Below a threshold of 0 the naive rule decays even the scores of disjoint boxes.
-  const bool everywhere = kind == math::Decay::kNaive && rule.threshold < 0;
-  Largest<T> best = larger_than(static_cast<T>(-__builtin_inff()));
-  Vector<lane_index_t<T>> left{};
+  const bool decay_all = kind == math::Decay::kNaive && rule.threshold < 0;
+  LaneArgmax<T> best = argmax_above(static_cast<T>(-__builtin_inff()));
+  Vector<lane_index_t<T>> remaining_lanes{};
   for (int64_t j = 0; j < count; j += kLanes<T>) {
-    const Vector<T> meet = pairwise::intersection(a, load_box(list, j));
-    Vector<T> score = load(list.more + j);
-    if (everywhere || greater_bits(meet, Vector<T>{}) != 0) {
-      const Vector<T> iou = pairwise::iou(meet, area + load(list.area + j) - meet);
+    const Vector<T> inter = pairwise::intersection(a, load_box(list, j));
+    Vector<T> score = load(list.extra + j);
+    if (decay_all || greater_bits(inter, Vector<T>{}) != 0) {
+      const Vector<T> iou = pairwise::iou(inter, area + load(list.area + j) - inter);
       score = decay::decayed<kind, T>(score, iou, rule);
       score = score >= rule.min_score ? score : dropped;
-      store(list.more + j, score);
+      store(list.extra + j, score);
     }
-    left -= score == score;
-    take<T>(best, score);
-    best.at += static_cast<lane_index_t<T>>(kLanes<T>);
+    remaining_lanes -= score == score;
+    update<T>(best, score);
+    best.next_index += static_cast<lane_index_t<T>>(kLanes<T>);
   }
-  remaining = sum_lanes<lane_index_t<T>>(left);
+  remaining = sum_lanes<lane_index_t<T>>(remaining_lanes);
   T highest = 0;
-  return first_of(best, highest);
+  return reduce_argmax(best, highest);
 }
 
 // Compares box j with boxes [begin, end). Updates its largest IoU and its largest
 // math::decay::matrix_weight.
 template <math::Decay kind, typename T>
-void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int64_t j,
-                     T& largest_iou, T& largest_weight) {
+void matrix_nms_compare(const BoxColumns<T>& list, int64_t begin, int64_t end, int64_t j,
+                        T& largest_iou, T& largest_weight) {
   using Index = lane_index_t<T>;
   const math::Box<Vector<T>> a = splat_box(box_at(list, j));
   const Vector<T> area = splat(list.area[j]);
-  Vector<T> most = splat(largest_iou), weight = splat(largest_weight);
+  Vector<T> max_iou = splat(largest_iou), max_weight = splat(largest_weight);
   for (int64_t i = begin; i < end; i += kLanes<T>) {
-    Vector<T> meet = pairwise::intersection(load_box(list, i), a);
+    Vector<T> inter = pairwise::intersection(load_box(list, i), a);
     // Excludes the lanes past the last box.
     if (end - i < kLanes<T>) {
-      meet = lane_numbers<T>() < static_cast<Index>(end - i) ? meet : Vector<T>{};
+      inter = lane_indices<T>() < static_cast<Index>(end - i) ? inter : Vector<T>{};
     }
     // Disjoint boxes change neither maximum.
-    if (greater_bits(meet, Vector<T>{}) == 0) continue;
-    const Vector<T> iou = pairwise::iou(meet, load(list.area + i) + area - meet);
-    most = max(most, iou);
-    const Vector<T> other = decay::matrix_weight<kind, T>(iou, load(list.more + i));
-    weight = ((other > weight) & (iou > Vector<T>{})) ? other : weight;
+    if (greater_bits(inter, Vector<T>{}) == 0) continue;
+    const Vector<T> iou = pairwise::iou(inter, load(list.area + i) + area - inter);
+    max_iou = max(max_iou, iou);
+    const Vector<T> other = decay::matrix_weight<kind, T>(iou, load(list.extra + i));
+    max_weight = ((other > max_weight) & (iou > Vector<T>{})) ? other : max_weight;
   }
-  largest_iou = joined<T>(most, max<Vector<T>>, AllLanes<T>())[0];
-  largest_weight = joined<T>(weight, max<Vector<T>>, AllLanes<T>())[0];
+  largest_iou = reduce_lanes<T>(max_iou, max<Vector<T>>, AllLanes<T>())[0];
+  largest_weight = reduce_lanes<T>(max_weight, max<Vector<T>>, AllLanes<T>())[0];
 }

@@ -13,18 +13,19 @@ namespace {
 
 // Minimum number of boxes to run one class on several threads. They settle every box of the class,
 // while one thread stops at the last box that is to be kept.
-constexpr int64_t kShared = 32768;
-bool worth_threads(int64_t n, int64_t limit) {
-  return n >= grain_of(kShared) && limit > n / 16 && get_num_threads() > 1 && !in_parallel_region();
+constexpr int64_t kMinParallelBoxes = 32768;
+bool should_parallelize(int64_t n, int64_t limit) {
+  return n >= effective_grain(kMinParallelBoxes) && limit > n / 16 && get_num_threads() > 1 &&
+         !in_parallel_region();
 }
 
 // Returns the first n boxes of an order as columns of coordinates.
 template <typename T>
-NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double threshold,
-                       Buffer<T>& memory) {
+NmsSegment<T> gather_boxes(const T* boxes, const uint32_t* order, int64_t n, double threshold,
+                           Buffer<T>& memory) {
   T* x1 = memory.reserve(4 * n);
   T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
-  parallel_each(n, kShared, [=](int64_t i) {
+  parallel_each(n, kMinParallelBoxes, [=](int64_t i) {
     const T* box = boxes + 4 * int64_t(order[i]);
     x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
   });
@@ -34,10 +35,10 @@ NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double 
 // A box is suppressed by a better one that overlaps it.
 struct OverlapRule {
   // Runs NMS of one class on several threads. Returns an undefined tensor if one thread is better.
-  static Tensor select_of_one_class(const Tensor& boxes, const Tensor& scores, double threshold,
+  static Tensor select_single_class(const Tensor& boxes, const Tensor& scores, double threshold,
                                     int64_t limit, const Options& indices) {
     const int64_t n = boxes.size(0);
-    if (!worth_threads(n, limit)) return {};
+    if (!should_parallelize(n, limit)) return {};
     return DETOPS_WIDE_SWITCH(boxes.scalar_type(), [&]() -> Tensor {
       const scalar_t* box = boxes.const_data_ptr<scalar_t>();
       const auto box_of = [=](int64_t i) { return box + 4 * i; };
@@ -57,18 +58,18 @@ struct OverlapRule {
     const uint32_t* order = selection.order();
     const int64_t n = selection.ends().back();
     Buffer<T> memory;
-    const NmsSegment<T> all = in_order(boxes, order, n, threshold, memory);
+    const NmsSegment<T> all = gather_boxes(boxes, order, n, threshold, memory);
     // Long segments run one at a time, each on all threads. The others then run in parallel.
     std::vector<size_t> rest;
     rest.reserve(selection.ends().size());
     for (size_t k = 0; k < selection.ends().size(); ++k) {
       const int64_t begin = selection.begin(k), count = selection.count(k);
       NmsStrips<T, uint32_t> strips;
-      if (count < n && worth_threads(count, limit) &&
+      if (count < n && should_parallelize(count, limit) &&
           strips.settle(
               count, threshold, [&](int64_t i) { return boxes + 4 * int64_t(order[begin + i]); },
               [](int64_t i) { return static_cast<uint32_t>(i); })) {
-        strips.mark(keep + begin);
+        strips.write_keep(keep + begin);
       } else {
         rest.push_back(k);
       }
@@ -110,15 +111,16 @@ void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, 
   const Selection selection(wide(scores), nullptr);
   const uint32_t* order = selection.order();
   int64_t* out = match.mutable_data_ptr<int64_t>();
-  Buffer<uint32_t> place(n), found(n);
+  Buffer<uint32_t> kept_index(n), matched(n);
   DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
     Buffer<scalar_t> memory;
     NmsBoxList<scalar_t> kept;
     const auto* box = wide_boxes.const_data_ptr<scalar_t>();
     DETOPS_IN_USE(nms_match<scalar_t>)
-    (in_order(box, order, n, iou_threshold, memory), kept.reserve(n), place.data(), found.data());
+    (gather_boxes(box, order, n, iou_threshold, memory), kept.reserve(n), kept_index.data(),
+     matched.data());
   });
-  for (int64_t i = 0; i < n; ++i) out[order[i]] = order[found[i]];
+  for (int64_t i = 0; i < n; ++i) out[order[i]] = order[matched[i]];
 }
 
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,

@@ -10,7 +10,7 @@
 template <typename T>
 struct SuppressionTest {
   double threshold;
-  T scale, least;  // areas below `least` count as 0
+  T scale, min_area;  // areas below `min_area` count as 0
 };
 
 template <typename T>
@@ -26,7 +26,7 @@ template <typename T>
 struct Candidate {
   math::Box<T> box;
   T area, scaled;
-  bool meets;  // if false, the box is kept and never compared with others
+  bool can_overlap;  // if false, the box is kept and never compared with others
 };
 
 template <typename T>
@@ -34,7 +34,7 @@ DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
                                      const SuppressionTest<T>& test) {
   const math::Box<T> box = box_at(s, i);
   const T area = math::area(box);
-  return {box, area, area < test.least ? T(0) : area * test.scale, can_meet(box)};
+  return {box, area, area < test.min_area ? T(0) : area * test.scale, can_overlap(box)};
 }
 
 // Like scan_bounds, but calls hit(k) only for boxes that suppress the candidate.
@@ -77,75 +77,76 @@ int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
     return s.count;
   }
   // Costs of an index lookup, and of building the index per box, in steps of two vectors.
-  const int64_t look = s.threshold < 0.05 ? 12 : 5, build = s.threshold < 0.05 ? 6 : 2;
+  const int64_t lookup_cost = s.threshold < 0.05 ? 12 : 5, build_cost = s.threshold < 0.05 ? 6 : 2;
   constexpr int64_t kWindow = 64, kStep = 2 * kLanes<T>;
   const auto test = suppression_test<T>(s.threshold);
-  int64_t count = 0, scanned = 0, left = s.limit;
+  int64_t count = 0, scanned = 0, remaining = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     if (i % kWindow == 0) {
-      if ((scanned / kWindow - look) * (s.count - i) > build * s.count) return i;
+      if ((scanned / kWindow - lookup_cost) * (s.count - i) > build_cost * s.count) return i;
       scanned = 0;
     }
     const Candidate<T> c = candidate(s, i, test);
-    bool falls = false;
+    bool suppressed = false;
     if (s.threshold < 0) {
-      falls = first_suppressing(s, i, [&](int64_t j) { return s.keep[j] != 0; }) < i;
-    } else if (c.meets) {
+      suppressed = first_suppressing(s, i, [&](int64_t j) { return s.keep[j] != 0; }) < i;
+    } else if (c.can_overlap) {
       int64_t last = count;
-      falls = scan<2>(kept, 0, count, c, test, [&](int64_t k) {
+      suppressed = scan<2>(kept, 0, count, c, test, [&](int64_t k) {
         last = k;
         return true;
       });
       scanned += last / kStep + 1;
-      if (!falls) put(kept, count++, c);
+      if (!suppressed) put(kept, count++, c);
     }
-    s.keep[i] = !falls;
-    if (!falls && --left == 0) return drop_rest(s, i + 1);
+    s.keep[i] = !suppressed;
+    if (!suppressed && --remaining == 0) return drop_rest(s, i + 1);
   }
   return s.count;
 }
 
 // Sets match[i] to the first kept candidate that suppresses candidate i, or to i if there is none.
-// `kept` and `place` have room for all boxes. Unlike an index, an ordered list yields the first
-// match.
+// `kept` and `kept_index` have room for all boxes. Unlike an index, an ordered list yields the
+// first match.
 template <typename T>
-void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place, uint32_t* match) {
+void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* kept_index,
+               uint32_t* match) {
   const auto test = suppression_test<T>(s.threshold);
   const auto is_kept = [&](int64_t j) { return match[j] == j; };
   int64_t count = 0;
   for (int64_t i = 0; i < s.count; ++i) {
     match[i] = static_cast<uint32_t>(s.threshold < 0 ? first_suppressing(s, i, is_kept) : i);
     const Candidate<T> c = candidate(s, i, test);
-    if (!c.meets || s.threshold < 0 || s.threshold >= 1) continue;
+    if (!c.can_overlap || s.threshold < 0 || s.threshold >= 1) continue;
     const auto hit = [&](int64_t k) {
-      match[i] = place[k];
+      match[i] = kept_index[k];
       return true;
     };
     if (scan<2>(kept, 0, count, c, test, hit)) continue;
-    place[count] = static_cast<uint32_t>(i);
+    kept_index[count] = static_cast<uint32_t>(i);
     put(kept, count++, c);
   }
 }
 
-// Calls look(cell) for each cell that can hold a box that suppresses the candidate, until it
+// Calls visit(cell) for each cell that can hold a box that suppresses the candidate, until it
 // returns true. Returns whether it did.
-template <typename T, typename Look>
-DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& look) {
+template <typename T, typename Visit>
+DETOPS_INLINE bool any_nearby_cell(const NmsGrid<T>& grid, const Candidate<T>& c, Visit&& visit) {
   const T x = grid_centre(c.box.x1, c.box.x2), y = grid_centre(c.box.y1, c.box.y2);
-  const double ratio = grid.ratio * (1 - kGridSlack), own = grid_size(c.box, grid.by_side);
-  const int first = math::max(grid.smallest, grid_class(own * ratio));
+  const double ratio = grid.ratio * (1 - kGridSlack), box_size = grid_size(c.box, grid.by_side);
+  const int first = math::max(grid.min_class, size_class(box_size * ratio));
   // Large boxes come first, because their grids have few cells.
-  for (int size = math::min(grid.largest, grid_class(own / ratio)); size >= first; --size) {
+  for (int size = math::min(grid.max_class, size_class(box_size / ratio)); size >= first; --size) {
     const GridLevel<T>& level = grid.levels[size];
     if (level.x.cells == 0) continue;
-    const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.x.widest);
-    const T ry = grid_reach(grid.reach, c.box.y1, c.box.y2, level.y.widest);
+    const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.x.max_extent);
+    const T ry = grid_reach(grid.reach, c.box.y1, c.box.y2, level.y.max_extent);
     const int64_t left = grid_cell(x - rx, level.x), right = grid_cell(x + rx, level.x);
     const int64_t top = grid_cell(y - ry, level.y), bottom = grid_cell(y + ry, level.y);
     for (int64_t row = top; row <= bottom; ++row) {
       const GridCell* cells = grid.cells + level.first + row * level.x.cells;
       for (int64_t column = left; column <= right; ++column) {
-        if (look(cells[column])) return true;
+        if (visit(cells[column])) return true;
       }
     }
   }
@@ -154,27 +155,29 @@ DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& 
 
 // Returns whether a box in the grid suppresses candidate i and hit(slot) returns true for it.
 template <typename T, typename Hit>
-DETOPS_INLINE bool falls(const NmsGrid<T>& grid, int64_t i, const Candidate<T>& c,
-                         const SuppressionTest<T>& test, const Hit& hit) {
-  const auto look = [&](const GridCell& cell) {
+DETOPS_INLINE bool is_suppressed(const NmsGrid<T>& grid, int64_t i, const Candidate<T>& c,
+                                 const SuppressionTest<T>& test, const Hit& hit) {
+  const auto visit = [&](const GridCell& cell) {
     return scan<1>(grid.boxes, cell.begin, cell.end, c, test, hit);
   };
   // A suppressing box is most often in the candidate's own cell.
-  return look(grid.cells[grid.cell[i]]) || around(grid, c, look);
+  return visit(grid.cells[grid.cell[i]]) || any_nearby_cell(grid, c, visit);
 }
 
 // Settles the candidates from `settled` on. Of the earlier ones, the kept ones enter the grid.
 template <typename T>
 void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
   const auto test = suppression_test<T>(s.threshold);
-  int64_t left = s.limit;
+  int64_t remaining = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     const Candidate<T> c = candidate(s, i, test);
-    const bool member = grid.cell[i] >= 0;
-    if (i >= settled) s.keep[i] = !member || !falls(grid, i, c, test, [](int64_t) { return true; });
+    const bool indexed = grid.cell[i] >= 0;
+    if (i >= settled) {
+      s.keep[i] = !indexed || !is_suppressed(grid, i, c, test, [](int64_t) { return true; });
+    }
     if (!s.keep[i]) continue;
-    if (member) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
-    if (--left == 0) {
+    if (indexed) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
+    if (--remaining == 0) {
       drop_rest(s, i + 1);
       return;
     }
@@ -190,24 +193,24 @@ void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, NmsOpen<T>& strip
     const Candidate<T> c = candidate(s, i, test);
     s.keep[i] = 1;
     if (grid.cell[i] < 0) continue;
-    uint32_t met = kNoSlot;
+    uint32_t suppressor = kNoSlot;
     const auto hit = [&](int64_t k) {
-      met = static_cast<uint32_t>(k);
+      suppressor = static_cast<uint32_t>(k);
       return true;
     };
-    if (falls(grid, i, c, test, hit) && !(strip.slot_box[met] & kOpenSlot)) {
+    if (is_suppressed(grid, i, c, test, hit) && !(strip.slot_box[suppressor] & kOpenSlot)) {
       s.keep[i] = 0;
       continue;
     }
     const T low = strip.along_y ? c.box.y1 : c.box.x1, high = strip.along_y ? c.box.y2 : c.box.x2;
     const T middle = grid_centre(low, high), r = grid_reach(grid.reach, low, high);
-    const bool open = met != kNoSlot || !(middle - r > strip.low && middle + r < strip.high);
+    const bool open = suppressor != kNoSlot || !(middle - r > strip.low && middle + r < strip.high);
     const uint32_t slot = grid.cells[grid.cell[i]].end++;
     put(grid.boxes, slot, c);
     strip.slot_box[slot] = static_cast<uint32_t>(i) | (open ? kOpenSlot : 0);
     if (open) {
       strip.box[strip.count] = static_cast<uint32_t>(i);
-      strip.met[strip.count] = met;
+      strip.suppressor[strip.count] = suppressor;
       strip.slot[strip.count++] = slot;
     }
   }
@@ -220,7 +223,7 @@ bool nms_suppressed(const NmsSegment<T>& s, int64_t i, const NmsGrid<T>& grid,
                     const NmsOpen<T>& strip, int64_t limit) {
   const auto test = suppression_test<T>(s.threshold);
   const Candidate<T> c = candidate(s, i, test);
-  return around(grid, c, [&](const GridCell& cell) {
+  return any_nearby_cell(grid, c, [&](const GridCell& cell) {
     return scan<1>(grid.boxes, cell.begin, cell.end, c, test,
                    [&](int64_t k) { return (strip.slot_box[k] & ~kOpenSlot) < limit; });
   });

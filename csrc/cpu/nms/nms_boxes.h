@@ -51,15 +51,15 @@ constexpr int64_t kColumnPadding = 16;
 
 template <typename T>
 struct BoxColumns {
-  T *x1, *y1, *x2, *y2, *area, *more;
+  T *x1, *y1, *x2, *y2, *area, *extra;
   Buffer<T> memory;
 
-  // Allocates `most` boxes, all empty.
-  explicit BoxColumns(int64_t most) {
-    const int64_t stride = most + kColumnPadding;
+  // Allocates `capacity` boxes, all empty.
+  explicit BoxColumns(int64_t capacity) {
+    const int64_t stride = capacity + kColumnPadding;
     T* next = memory.reserve(6 * stride);
     std::fill_n(next, 6 * stride, T(0));
-    for (T** column : {&x1, &y1, &x2, &y2, &area, &more}) {
+    for (T** column : {&x1, &y1, &x2, &y2, &area, &extra}) {
       *column = next;
       next += stride;
     }
@@ -91,7 +91,7 @@ DETOPS_SHARED_INLINE math::Box<T> box_at(const Columns<T>& c, int64_t i) {
 // cannot if it is inverted or its area is NaN, infinite or not positive. Below 0 even disjoint
 // boxes suppress each other.
 template <typename T>
-DETOPS_SHARED_INLINE bool can_meet(const math::Box<T>& box) {
+DETOPS_SHARED_INLINE bool can_overlap(const math::Box<T>& box) {
   const T area = math::area(box);
   return area > 0 && area - area == 0 && box.x2 > box.x1;
 }

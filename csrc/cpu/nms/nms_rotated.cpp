@@ -11,7 +11,7 @@ namespace {
 
 // Like OverlapRule in nms.cpp.
 struct RotatedOverlapRule {
-  static Tensor select_of_one_class(const Tensor&, const Tensor&, double, int64_t, const Options&) {
+  static Tensor select_single_class(const Tensor&, const Tensor&, double, int64_t, const Options&) {
     return {};
   }
 
@@ -21,13 +21,13 @@ struct RotatedOverlapRule {
     const uint32_t* order = selection.order();
     const int64_t n = selection.ends().back();
     Buffer<RotatedBox> prepared(n);
-    constexpr int64_t kPrepared = 4096, kSettled = 512;
-    parallel_each(n, kPrepared, [&](int64_t i) {
+    constexpr int64_t kPreparedPerThread = 4096, kBoxesPerThread = 512;
+    parallel_each(n, kPreparedPerThread, [&](int64_t i) {
       prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
     });
     const auto segments = static_cast<int64_t>(selection.ends().size());
     const auto nms = DETOPS_IN_USE(rotated_nms<T>);
-    parallel_for(segments, grain_for(segments * kSettled, n), [&](int64_t k, int64_t last) {
+    parallel_for(segments, grain_for(segments * kBoxesPerThread, n), [&](int64_t k, int64_t last) {
       BoundsList kept;
       Buffer<uint32_t> index;
       for (; k < last; ++k) {

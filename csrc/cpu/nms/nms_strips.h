@@ -24,8 +24,8 @@ class NmsStrips {
     if (!(threshold >= 0 && threshold < 1)) return false;
     if (!choose_cuts(n, (1 - threshold) / (2 * threshold), box_of)) return false;
     strips_ = std::vector<Strip>(cuts_.size() + 1);
-    each([&](int64_t k) {
-      take_boxes(n, k, threshold, box_of, key_of);
+    for_each_strip([&](int64_t k) {
+      collect_boxes(n, k, threshold, box_of, key_of);
       settle_strip(k);
     });
     settle_open();
@@ -33,8 +33,8 @@ class NmsStrips {
   }
 
   // Sets keep[i] of every box.
-  void mark(uint8_t* keep) {
-    each([&](int64_t k) {
+  void write_keep(uint8_t* keep) {
+    for_each_strip([&](int64_t k) {
       const Strip& strip = strips_[k];
       for (int64_t j = 0; j < strip.segment.count; ++j) keep[index(strip.rank[j])] = strip.keep[j];
     });
@@ -42,7 +42,7 @@ class NmsStrips {
 
   // Returns the first `limit` kept boxes in the order of selection.
   Tensor selected(const Options& options, int64_t limit) {
-    each([&](int64_t k) {
+    for_each_strip([&](int64_t k) {
       Strip& strip = strips_[k];
       for (int64_t j = 0; j < strip.segment.count; ++j) {
         strip.rank[strip.kept] = strip.rank[j];
@@ -51,7 +51,7 @@ class NmsStrips {
     });
     const int64_t count = static_cast<int64_t>(strips_.size());
     for (int64_t stride = 1; stride < count; stride *= 2) {
-      each([&](int64_t k) {
+      for_each_strip([&](int64_t k) {
         if (k % (2 * stride) == 0 && k + stride < count) merge(strips_[k], strips_[k + stride]);
       });
     }
@@ -63,10 +63,10 @@ class NmsStrips {
 
  private:
   // A position in the order of selection: the key, then the index.
-  __extension__ using Wide = unsigned __int128;
-  using Rank = std::conditional_t<sizeof(Key) == 4, uint64_t, Wide>;
+  __extension__ using Uint128 = unsigned __int128;
+  using Rank = std::conditional_t<sizeof(Key) == 4, uint64_t, Uint128>;
   // Replaces the scaled area of a suppressed box, so that it suppresses no other.
-  static constexpr T kFallen = std::numeric_limits<T>::infinity();
+  static constexpr T kSuppressed = std::numeric_limits<T>::infinity();
   static uint32_t index(Rank rank) { return static_cast<uint32_t>(rank); }
 
   // Each thread allocates its own strip: cache lines last written by another core are slow.
@@ -74,7 +74,7 @@ class NmsStrips {
     Buffer<Rank> rank;  // of its boxes, ascending
     Buffer<T> coordinates;
     Buffer<uint8_t> keep;
-    Buffer<uint32_t> of_open;
+    Buffer<uint32_t> open_memory;
     NmsGridStorage<T> storage;
     NmsSegment<T> segment;
     NmsGrid<T> grid;
@@ -83,14 +83,14 @@ class NmsStrips {
   };
 
   template <typename Visit>
-  void each(const Visit& visit) {
+  void for_each_strip(const Visit& visit) {
     parallel_each(static_cast<int64_t>(strips_.size()), 1, visit);
   }
 
   // NaN belongs to strip 0: such a box meets no other.
-  int64_t strip_of(T at) const {
+  int64_t strip_of(T position) const {
     int64_t strip = 0;
-    for (const T cut : cuts_) strip += at >= cut;
+    for (const T cut : cuts_) strip += position >= cut;
     return strip;
   }
 
@@ -98,10 +98,10 @@ class NmsStrips {
   template <typename BoxOf>
   bool choose_cuts(int64_t n, double reach, const BoxOf& box_of) {
     constexpr int64_t kSamples = 1024;
-    constexpr double kMostOpen = 0.15;
+    constexpr double kMaxOpen = 0.15;
     const int64_t strips = std::min<int64_t>(get_num_threads(), 32);
-    double least = 2;
-    std::vector<T> chosen;
+    double best_open = 2;
+    std::vector<T> best_cuts;
     for (const int axis : {0, 1}) {
       std::vector<T> centres, reaches;
       for (int64_t k = 0; k < kSamples; ++k) {
@@ -122,38 +122,38 @@ class NmsStrips {
         crossing += strip_of(centres[k] - reaches[k]) != strip_of(centres[k] + reaches[k]);
       }
       const double open = double(crossing) / double(valid);
-      if (open >= least) continue;
-      least = open;
+      if (open >= best_open) continue;
+      best_open = open;
       along_y_ = axis == 1;
-      chosen = cuts_;
+      best_cuts = cuts_;
     }
-    cuts_ = std::move(chosen);
-    return least <= kMostOpen;
+    cuts_ = std::move(best_cuts);
+    return best_open <= kMaxOpen;
   }
 
   // Collects the boxes of strip k in the order of selection. Each box belongs to exactly one strip.
   template <typename BoxOf, typename KeyOf>
-  void take_boxes(int64_t all, int64_t k, double threshold, const BoxOf& box_of,
-                  const KeyOf& key_of) {
+  void collect_boxes(int64_t total, int64_t k, double threshold, const BoxOf& box_of,
+                     const KeyOf& key_of) {
     const bool first = k == 0, last = k == static_cast<int64_t>(cuts_.size());
     const T from = first ? T(0) : cuts_[k - 1], to = last ? T(0) : cuts_[k];
     const int low = along_y_, high = low + 2;
-    Buffer<uint32_t> taken(all), order;
+    Buffer<uint32_t> indices(total), order;
     int64_t n = 0;
-    for (int64_t i = 0; i < all; ++i) {
+    for (int64_t i = 0; i < total; ++i) {
       const T* box = box_of(i);
-      const T at = grid_centre(box[low], box[high]);
-      taken[n] = static_cast<uint32_t>(i);
-      n += (first | (at >= from)) & (last | !(at >= to));
+      const T centre = grid_centre(box[low], box[high]);
+      indices[n] = static_cast<uint32_t>(i);
+      n += (first | (centre >= from)) & (last | !(centre >= to));
     }
-    ArgSort<Key>()(n, [&](int64_t j) { return key_of(taken[j]); }, order.reserve(n));
+    ArgSort<Key>()(n, [&](int64_t j) { return key_of(indices[j]); }, order.reserve(n));
 
     Strip& strip = strips_[k];
     Rank* rank = strip.rank.reserve(n + 1);
     T* x1 = strip.coordinates.reserve(4 * n);
     T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
     for (int64_t j = 0; j < n; ++j) {
-      const uint32_t i = taken[order[j]];
+      const uint32_t i = indices[order[j]];
       const T* box = box_of(i);
       rank[j] = Rank(key_of(i)) << 32 | i;
       x1[j] = box[0], y1[j] = box[1], x2[j] = box[2], y2[j] = box[3];
@@ -167,7 +167,7 @@ class NmsStrips {
     const T infinity = std::numeric_limits<T>::infinity();
     const T low = k == 0 ? -infinity : cuts_[k - 1];
     const T high = k == static_cast<int64_t>(cuts_.size()) ? infinity : cuts_[k];
-    uint32_t* memory = strip.of_open.reserve(4 * n);
+    uint32_t* memory = strip.open_memory.reserve(4 * n);
     strip.grid = strip.storage.build(strip.segment, 0);
     strip.open = {along_y_, low, high, memory, memory + n, memory + 2 * n, memory + 3 * n, 0};
     DETOPS_IN_USE(nms_strip<T>)(strip.segment, strip.grid, strip.open);
@@ -180,7 +180,7 @@ class NmsStrips {
       Rank rank;
       uint32_t strip, entry;
     };
-    const auto before = [](const Item& a, const Item& b) { return a.rank < b.rank; };
+    const auto by_rank = [](const Item& a, const Item& b) { return a.rank < b.rank; };
     std::vector<Item> items;
     for (size_t k = 0; k < strips_.size(); ++k) {
       const auto middle = static_cast<std::ptrdiff_t>(items.size());
@@ -188,28 +188,28 @@ class NmsStrips {
         const Rank rank = strips_[k].rank[strips_[k].open.box[e]];
         items.push_back({rank, static_cast<uint32_t>(k), static_cast<uint32_t>(e)});
       }
-      std::inplace_merge(items.begin(), items.begin() + middle, items.end(), before);
+      std::inplace_merge(items.begin(), items.begin() + middle, items.end(), by_rank);
     }
     const auto suppressed = DETOPS_IN_USE(nms_suppressed<T>);
     for (const Item& item : items) {
-      Strip& own = strips_[item.strip];
-      const int64_t i = own.open.box[item.entry];
-      const uint32_t met = own.open.met[item.entry];
-      bool kept = met == kNoSlot || own.grid.boxes.scaled[met] == kFallen;
-      const T low = along_y_ ? own.segment.y1[i] : own.segment.x1[i];
-      const T high = along_y_ ? own.segment.y2[i] : own.segment.x2[i];
-      const T reach = grid_reach(own.grid.reach, low, high);
+      Strip& strip = strips_[item.strip];
+      const int64_t i = strip.open.box[item.entry];
+      const uint32_t suppressor = strip.open.suppressor[item.entry];
+      bool kept = suppressor == kNoSlot || strip.grid.boxes.scaled[suppressor] == kSuppressed;
+      const T low = along_y_ ? strip.segment.y1[i] : strip.segment.x1[i];
+      const T high = along_y_ ? strip.segment.y2[i] : strip.segment.x2[i];
+      const T reach = grid_reach(strip.grid.reach, low, high);
       const int64_t last = strip_of(grid_centre(low, high) + reach);
       for (int64_t k = strip_of(grid_centre(low, high) - reach); k <= last && kept; ++k) {
         const Strip& other = strips_[k];
-        if (k == item.strip && met == kNoSlot) continue;
+        if (k == item.strip && suppressor == kNoSlot) continue;
         const Rank* ranks = other.rank.data();
         const int64_t limit =
             std::lower_bound(ranks, ranks + other.segment.count, item.rank) - ranks;
-        kept = !suppressed(own.segment, i, other.grid, other.open, limit);
+        kept = !suppressed(strip.segment, i, other.grid, other.open, limit);
       }
-      own.keep[i] = kept;
-      if (!kept) own.grid.boxes.scaled[own.open.slot[item.entry]] = kFallen;
+      strip.keep[i] = kept;
+      if (!kept) strip.grid.boxes.scaled[strip.open.slot[item.entry]] = kSuppressed;
     }
   }
 

@@ -11,7 +11,7 @@
 namespace detops::cpu {
 
 // Returns labels as int64, or an undefined tensor if there are none or all are equal.
-inline Tensor labels_of(const Tensor* idxs) {
+inline Tensor normalize_labels(const Tensor* idxs) {
   if (idxs == nullptr) return {};
   const Tensor wide = idxs->to(kLong).contiguous();
   const int64_t* label = wide.const_data_ptr<int64_t>();
@@ -23,7 +23,7 @@ inline Tensor labels_of(const Tensor* idxs) {
 // are compared as integers. Coordinates are not offset by label.
 class Selection {
  public:
-  // `scores` is contiguous float32 or float64. `labels` is null or comes from labels_of.
+  // `scores` is contiguous float32 or float64. `labels` is null or comes from normalize_labels.
   Selection(const Tensor& scores, const Tensor* labels) : by_score_(scores.size(0)) {
     const int64_t n = scores.size(0);
     DETOPS_WIDE_SWITCH(scores.scalar_type(), [&] {
@@ -37,9 +37,9 @@ class Selection {
       const auto key = [&](int64_t i) {
         return uint64_t(label[by_score_[i]]) ^ (uint64_t(1) << 63);
       };
-      ArgSort<uint64_t>()(n, key, place_.reserve(n));
+      ArgSort<uint64_t>()(n, key, score_rank_.reserve(n));
       by_label_.reserve(n);
-      for (int64_t i = 0; i < n; ++i) by_label_[i] = by_score_[place_[i]];
+      for (int64_t i = 0; i < n; ++i) by_label_[i] = by_score_[score_rank_[i]];
       for (int64_t i = 1; i < n; ++i) {
         if (label[by_label_[i]] != label[by_label_[i - 1]]) ends_.push_back(i);
       }
@@ -63,7 +63,7 @@ class Selection {
     Buffer<uint8_t> keep_by_score;
     if (by_label_.data() != nullptr) {
       keep_by_score.reserve(n);
-      for (int64_t i = 0; i < n; ++i) keep_by_score[place_[i]] = keep[i];
+      for (int64_t i = 0; i < n; ++i) keep_by_score[score_rank_[i]] = keep[i];
       keep = keep_by_score.data();
     }
     // Branchless: branches would be unpredictable.
@@ -80,19 +80,19 @@ class Selection {
   }
 
  private:
-  Buffer<uint32_t> by_score_, by_label_, place_;  // by_label_[i] = by_score_[place_[i]]
+  Buffer<uint32_t> by_score_, by_label_, score_rank_;  // by_label_[i] = by_score_[score_rank_[i]]
   std::vector<int64_t> ends_;
 };
 
 // Returns the indices of float32 or float64 scores above a threshold.
 inline Tensor indices_above(double threshold, const Tensor& scores) {
   const Tensor index = empty({scores.size(0)}, scores.options().dtype(kLong));
-  int64_t* at = index.mutable_data_ptr<int64_t>();
+  int64_t* out = index.mutable_data_ptr<int64_t>();
   int64_t count = 0;
   DETOPS_WIDE_SWITCH(scores.scalar_type(), [&] {
     const scalar_t* score = scores.const_data_ptr<scalar_t>();
     for (int64_t i = 0; i < scores.size(0); ++i) {
-      at[count] = i;
+      out[count] = i;
       count += static_cast<double>(score[i]) > threshold;
     }
   });
@@ -102,7 +102,7 @@ inline Tensor indices_above(double threshold, const Tensor& scores) {
 // Returns the indices of the kept boxes by descending score. `Rule` defines suppression:
 //   Rule::suppress(boxes, selection, threshold, limit, keep) sets keep[i] for the i-th box in the
 //     order of selection; `limit` kept boxes per class are enough;
-//   Rule::select_of_one_class may return the result for boxes of one class without that order, or
+//   Rule::select_single_class may return the result for boxes of one class without that order, or
 //     else an undefined tensor.
 template <typename Rule>
 Tensor select_boxes(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, double threshold,
@@ -119,9 +119,9 @@ Tensor select_boxes(const Tensor& boxes, const Tensor& scores, const Tensor* idx
   if (n == 0) return empty({0}, indices);
 
   const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
-  const Tensor labels = labels_of(idxs);
+  const Tensor labels = normalize_labels(idxs);
   if (!labels.defined()) {
-    Tensor output = Rule::select_of_one_class(wide_boxes, wide_scores, threshold, limit, indices);
+    Tensor output = Rule::select_single_class(wide_boxes, wide_scores, threshold, limit, indices);
     if (output.defined()) return output;
   }
   const Selection selection(wide_scores, &labels);

@@ -19,7 +19,7 @@ class ArgSort {
   // Sets order[i] to the index in [0, n) with the i-th smallest key_of(index).
   template <typename KeyOf>
   void operator()(int64_t n, KeyOf&& key_of, uint32_t* order) {
-    if (n <= kFew) return by_rank(n, key_of, order);
+    if (n <= kMaxRankSort) return rank_sort(n, key_of, order);
     Item* items = items_.reserve(2 * n);
     Item* sorted = items + n;
     Key lowest = ~Key(0), highest = 0;
@@ -55,8 +55,8 @@ class ArgSort {
   }
 
  private:
-  static constexpr int64_t kFew = 128;
-  static constexpr int kMostBits = 11;
+  static constexpr int64_t kMaxRankSort = 128;
+  static constexpr int kMaxDigitBits = 11;
 
   struct Item {
     Key key;
@@ -68,7 +68,7 @@ class ArgSort {
   static int digit_bits(int64_t n, int bits) {
     int best = 1;
     int64_t cheapest = INT64_MAX;
-    for (int digit = 1; digit <= std::min(bits, kMostBits); ++digit) {
+    for (int digit = 1; digit <= std::min(bits, kMaxDigitBits); ++digit) {
       const int64_t passes = (bits + digit - 1) / digit;
       const int64_t cost = passes * (n + (int64_t(1) << digit));
       if (cost < cheapest) cheapest = cost, best = digit;
@@ -79,8 +79,8 @@ class ArgSort {
   // Sorts a few keys. The position of each is the number of keys before it, counted without
   // branches.
   template <typename KeyOf>
-  static void by_rank(int64_t n, KeyOf&& key_of, uint32_t* order) {
-    Key keys[kFew];
+  static void rank_sort(int64_t n, KeyOf&& key_of, uint32_t* order) {
+    Key keys[kMaxRankSort];
     for (int64_t i = 0; i < n; ++i) keys[i] = key_of(i);
     for (int64_t i = 0; i < n; ++i) {
       const Key key = keys[i];

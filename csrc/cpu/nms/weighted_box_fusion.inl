@@ -11,16 +11,16 @@ int64_t best_overlap(const BoxColumns<double>& list, int64_t count, const math::
                      double threshold) {
   const math::Box<Vector<double>> a = splat_box(box);
   const Vector<double> area = splat(math::area(box));
-  Largest<double> best = larger_than(threshold);
+  LaneArgmax<double> best = argmax_above(threshold);
   for (int64_t j = 0; j < count; j += kLanes<double>) {
-    const Vector<double> meet = pairwise::intersection(a, load_box(list, j));
+    const Vector<double> inter = pairwise::intersection(a, load_box(list, j));
     // Most boxes do not meet, and a comparison costs less than a division.
-    if (threshold < 0 || greater_bits(meet, Vector<double>{}) != 0) {
-      take<double>(best, pairwise::iou(meet, load(list.area + j) + area - meet));
+    if (threshold < 0 || greater_bits(inter, Vector<double>{}) != 0) {
+      update<double>(best, pairwise::iou(inter, load(list.area + j) + area - inter));
     }
-    best.at += kLanes<double>;
+    best.next_index += kLanes<double>;
   }
   double overlap = 0;
-  const int64_t first = first_of(best, overlap);
+  const int64_t first = reduce_argmax(best, overlap);
   return first < count ? first : -1;
 }

@@ -10,7 +10,7 @@
 namespace detops::cpu {
 
 // Returns the axis-aligned bounds of some points.
-DETOPS_SHARED_INLINE math::Box<double> bounds_of(const math::Point* points, int count) {
+DETOPS_SHARED_INLINE math::Box<double> bounding_box(const math::Point* points, int count) {
   math::Box<double> box{points[0].x, points[0].y, points[0].x, points[0].y};
   for (int i = 1; i < count; ++i) {
     box.x1 = math::min(box.x1, points[i].x);
@@ -30,7 +30,7 @@ struct Bounded {
 template <typename T>
 Bounded<math::Quad> bounded_quad(const T* corners) {
   const math::Quad quad = math::quad(corners);
-  return {quad, bounds_of(quad.at, 4)};
+  return {quad, bounding_box(quad.corners, 4)};
 }
 
 // Returns overlap(a, b), or 0 if it is undefined. Shapes whose bounds are disjoint or touch have no
@@ -38,23 +38,23 @@ Bounded<math::Quad> bounded_quad(const T* corners) {
 template <typename T, typename A, typename B, typename Overlap>
 T bounded_overlap(const Bounded<A>& a, const Bounded<B>& b, const Overlap& overlap) {
   const auto &p = a.bounds, &q = b.bounds;
-  const bool meet = p.x1 < q.x2 && q.x1 < p.x2 && p.y1 < q.y2 && q.y1 < p.y2;
-  const double value = meet ? overlap(a.shape, b.shape) : 0;
+  const bool intersects = p.x1 < q.x2 && q.x1 < p.x2 && p.y1 < q.y2 && q.y1 < p.y2;
+  const double value = intersects ? overlap(a.shape, b.shape) : 0;
   return value == value ? static_cast<T>(value) : T(0);
 }
 
 constexpr int64_t kPairsPerThread = 1 << 10;
 
-// Writes the overlap of row_of(i), a bounded shape, with quadrilateral j to output[i, j].
-template <typename T, typename RowOf, typename Overlap>
-void overlap_with_quads(const T* quads, Tensor& output, const RowOf& row_of,
+// Writes the overlap of shape_at(i), a bounded shape, with quadrilateral j to output[i, j].
+template <typename T, typename ShapeAt, typename Overlap>
+void overlap_with_quads(const T* quads, Tensor& output, const ShapeAt& shape_at,
                         const Overlap& overlap) {
   const int64_t n = output.size(0), m = output.size(1);
   T* out = output.mutable_data_ptr<T>();
   Buffer<Bounded<math::Quad>> columns(m);
   for (int64_t j = 0; j < m; ++j) columns[j] = bounded_quad(quads + 8 * j);
   parallel_each(n, grain_for(kPairsPerThread, m), [&](int64_t i) {
-    const auto row = row_of(i);
+    const auto row = shape_at(i);
     for (int64_t j = 0; j < m; ++j) {
       out[i * m + j] = bounded_overlap<T>(row, columns[j], overlap);
     }

@@ -13,8 +13,8 @@ void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
-    const auto row_of = [&](int64_t i) { return bounded_quad(a + 8 * i); };
-    overlap_with_quads(b, output, row_of, overlap);
+    const auto shape_at = [&](int64_t i) { return bounded_quad(a + 8 * i); };
+    overlap_with_quads(b, output, shape_at, overlap);
   });
 }
 

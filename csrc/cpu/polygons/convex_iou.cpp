@@ -19,12 +19,12 @@ void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
   const BoxLists lists(pointsets, polygons, ious.scalar_type());
   DETOPS_WIDE_SWITCH(ious.scalar_type(), [&] {
     const scalar_t* sets = lists.first.const_data_ptr<scalar_t>();
-    const auto row_of = [&](int64_t i) -> Bounded<math::PointSet> {
+    const auto shape_at = [&](int64_t i) -> Bounded<math::PointSet> {
       const math::PointSet set = math::point_set(sets + 18 * i);
-      return {set, bounds_of(set.hull.at, set.hull.count)};
+      return {set, bounding_box(set.hull.corners, set.hull.count)};
     };
     overlap_with_quads(
-        lists.second.const_data_ptr<scalar_t>(), ious, row_of,
+        lists.second.const_data_ptr<scalar_t>(), ious, shape_at,
         [](const auto& set, const auto& quad) { return math::convex_iou(set, quad); });
   });
 }

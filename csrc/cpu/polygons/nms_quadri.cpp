@@ -17,9 +17,10 @@ Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshol
   const Selection selection(wide(scores), nullptr);
   Buffer<uint8_t> keep(n);
   DETOPS_WIDE_SWITCH(corners.scalar_type(), [&] {
-    const scalar_t* of = corners.const_data_ptr<scalar_t>();
+    const scalar_t* coords = corners.const_data_ptr<scalar_t>();
     Buffer<math::Quad> quads(n);
-    for (int64_t i = 0; i < n; ++i) quads[i] = math::quad(of + 8 * int64_t(selection.order()[i]));
+    for (int64_t i = 0; i < n; ++i)
+      quads[i] = math::quad(coords + 8 * int64_t(selection.order()[i]));
     BoundsList kept;
     Buffer<uint32_t> index(n);
     const auto nms = DETOPS_IN_USE(quadri_nms<scalar_t>);

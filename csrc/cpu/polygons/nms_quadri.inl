@@ -12,18 +12,19 @@ void quadri_nms(const math::Quad* boxes, int64_t count, double threshold,
   int64_t n = 0;
   for (int64_t i = 0; i < count; ++i) {
     const math::Quad& box = boxes[i];
-    const RotatedBounds bounds = outer_bounds(bounds_of(box.at, 4), math::area(box), factor);
+    const RotatedBounds bounds =
+        outer_bounds(bounding_box(box.corners, 4), math::area(box), factor);
     const auto hit = [&](int64_t k) {
       return math::suppresses<T>(boxes[index[k]], box, threshold);
     };
-    bool falls = false;
+    bool suppressed = false;
     if (threshold < 0) {  // even disjoint boxes suppress each other
-      for (int64_t k = 0; k < n && !falls; ++k) falls = hit(k);
+      for (int64_t k = 0; k < n && !suppressed; ++k) suppressed = hit(k);
     } else {
-      falls = scan_bounds<2>(kept, 0, n, bounds.box, bounds.scaled, hit);
+      suppressed = scan_bounds<2>(kept, 0, n, bounds.box, bounds.scaled, hit);
     }
-    keep[i] = !falls;
-    if (falls) continue;
+    keep[i] = !suppressed;
+    if (suppressed) continue;
     put(kept, n, bounds);
     index[n++] = static_cast<uint32_t>(i);
   }

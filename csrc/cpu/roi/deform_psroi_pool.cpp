@@ -169,8 +169,8 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
         }
         A* sum = sums + task * 2 * part * part;
         for (int64_t i = 0; i < bins; ++i) {
-          const int64_t row = math::cell_of(i / p.pooled_width, p.pooled_height, part);
-          sum[row * part + math::cell_of(i % p.pooled_width, p.pooled_width, part)] += by_bin[i];
+          const int64_t row = math::cell_index(i / p.pooled_width, p.pooled_height, part);
+          sum[row * part + math::cell_index(i % p.pooled_width, p.pooled_width, part)] += by_bin[i];
         }
       }
     });

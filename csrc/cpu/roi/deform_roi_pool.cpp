@@ -163,8 +163,8 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
                 spread(pixels, g + bin * channels, from == nullptr ? nullptr : from + at, some,
                        sum == nullptr ? nullptr : sum + at);
             if (!offset) return;
-            parts[part + bin] = by.x * r.cols.reach;
-            parts[part + bins + bin] = by.y * r.rows.reach;
+            parts[part + bin] = by.x * r.cols.offset_scale;
+            parts[part + bins + bin] = by.y * r.rows.offset_scale;
           });
         }
       }

@@ -67,7 +67,7 @@ struct BoxSampling {
   double taps(int64_t k) const {
     const auto most = [this](const auto& of_axis, int dim) {
       const int64_t bins = pooled.size(dim);
-      return double(std::min(bins * most_pixels(of_axis), map.size(dim) + twice * bins));
+      return double(std::min(bins * max_pixels(of_axis), map.size(dim) + twice * bins));
     };
     const auto [rows, cols] = axes(k);
     return most(rows, 2) + most(cols, 3);

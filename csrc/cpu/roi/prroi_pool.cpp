@@ -41,7 +41,7 @@ void slope_boxes(const Sampling& sampling, A scale, const Tensor& grad, const Te
       slopes[p].clear();
       math::visit_slopes(axis, p, size, 0.0, double(size), [&](int64_t i, A weight, A low, A high) {
         PixelSlopes<A> pixel{i, weight, 0, 0};
-        math::slopes_of_box(low, high, p, pooled, scale, pixel.by_low, pixel.by_high);
+        math::box_slopes(low, high, p, pooled, scale, pixel.by_low, pixel.by_high);
         slopes[p].push_back(pixel);
       });
     }
@@ -107,7 +107,7 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
     const auto sampling = sampling_of(roi, scale, grad, input);
     const Plan plan = make_plan("prroi_pool_backward", roi, boxes.size(0), input.size(0));
     if (input_wanted && to_input.numel() > 0) {
-      const Tensor outer = in_layout(pooled, to_input.suggest_memory_format());
+      const Tensor outer = to_memory_format(pooled, to_input.suggest_memory_format());
       pool_plan<ProductTable<A>, T, const T>(plan, to_input, outer,
                                              [&](int64_t) { return sampling; });
     }

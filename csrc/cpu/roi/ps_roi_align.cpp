@@ -239,7 +239,7 @@ void run_backward(const char* op, const Tensor& grad, const Tensor& rois, double
                   int64_t sampling_ratio, bool align, Tensor& maps) {
   const PSPooling pooling{op, scale, grad.size(2), grad.size(3), sampling_ratio, align};
   const bool channels_last = is_channels_last(maps);
-  const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
+  const Tensor pooled = to_memory_format(grad, maps.suggest_memory_format());
   for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
     using T = decltype(element);
     const auto backward = channels_last ? backward_rows<T> : backward_planes<T>;

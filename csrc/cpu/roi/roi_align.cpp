@@ -75,7 +75,7 @@ int64_t numbers_of(const Pooling& pooling, TensorList maps, const Tensor& rois,
   for (int64_t k = 0; k < rois.size(0) && most <= kNumbers; ++k) {
     const int64_t level = level_of(pooling, boxes + 5 * k);
     const auto [down, across] = sampling_of(pooling, boxes, level, pooled, maps[level]).axes(k);
-    const int64_t rows = high * math::most_pixels(down), cols = wide * math::most_pixels(across);
+    const int64_t rows = high * math::max_pixels(down), cols = wide * math::max_pixels(across);
     const bool fits = rows <= FewTaps<A>::kMost && cols <= FewTaps<A>::kMost;
     most = fits ? std::max(most, channels * rows * cols) : INT64_MAX;
   }
@@ -234,7 +234,7 @@ void run(const Pooling& pooling, TensorList from, const Tensor& rois, bool forwa
   const auto format = (forward ? from : to)[0].suggest_memory_format();
   const ScalarType type = to[0].scalar_type();
   std::vector<Tensor> sources;
-  for (const Tensor& t : from) sources.push_back(in_layout(t, format));
+  for (const Tensor& t : from) sources.push_back(to_memory_format(t, format));
   const Tensor wide_rois = wide(rois, type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);

@@ -219,7 +219,7 @@ void forward_plane(const Tensor& maps, const Tensor& boxes, int64_t pool_size, T
   parallel_each(output.numel(), 1024, [&](int64_t i) {
     const int64_t border = i % kBorders, k = i / kBorders;
     const T* plane = map + (k / count * kBorders + border) * height * width;
-    const auto samples = math::border_of(box + 4 * k, border, pool_size);
+    const auto samples = math::border_lines(box + 4 * k, border, pool_size);
     const auto largest = math::largest_sample(
         samples.rows, samples.cols, height, width,
         [&](int64_t y, int64_t x) { return A(math::to_float(plane[y * width + x])); });
@@ -251,7 +251,7 @@ void forward_channels(const Tensor& maps, const Tensor& boxes, int64_t pool_size
       rows.clear();
       cols.clear();
       for (int64_t i = 0; i < some; ++i) {
-        const auto border = math::border_of(box + i / kBorders * 4, i % kBorders, pool_size);
+        const auto border = math::border_lines(box + i / kBorders * 4, i % kBorders, pool_size);
         rows.add(border.rows, height, number);
         cols.add(border.cols, width, number);
       }

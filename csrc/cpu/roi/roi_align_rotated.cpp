@@ -52,8 +52,8 @@ struct RotatedSampling {
   }
 
   auto bins_of(int64_t k) const {
-    return [r = roi(k), reach = math::reach_of_map(height, width)](int64_t ph, int64_t pw,
-                                                                   BinTable<A>& table) {
+    return [r = roi(k), reach = math::sampling_range(height, width)](int64_t ph, int64_t pw,
+                                                                     BinTable<A>& table) {
       math::visit_samples(r, ph, pw, reach, [&](A y, A x) { table.add_sample(y, x); });
       table.end_bin(1 / math::max(r.rows.count * r.cols.count, A(1)));
     };
@@ -115,7 +115,7 @@ void pool_maps(const char* op, const Tensor& maps, const Tensor& rois, double sp
 void run(const char* op, const Tensor& from, const Tensor& rois, double spatial_scale,
          int64_t sampling_ratio, bool forward, const Tensor& to) {
   const Tensor& maps = forward ? from : to;
-  const Tensor source = in_layout(from, maps.suggest_memory_format());
+  const Tensor source = to_memory_format(from, maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, from.scalar_type());
   with_element_type(from.scalar_type(), [&](auto element) {
     using T = decltype(element);
@@ -134,7 +134,7 @@ Tensor placed_rois(const Tensor& rois, double spatial_scale, bool clockwise) {
     const scalar_t* from = rois.const_data_ptr<scalar_t>();
     scalar_t* to = placed.mutable_data_ptr<scalar_t>();
     for (int64_t k = 0; k < rois.size(0); ++k) {
-      math::place_riroi(from + 6 * k, static_cast<scalar_t>(spatial_scale), clockwise, to + 6 * k);
+      math::riroi_to_roi(from + 6 * k, static_cast<scalar_t>(spatial_scale), clockwise, to + 6 * k);
     }
   });
   return placed;
@@ -201,7 +201,7 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
   const ScalarType type = compute_type(grad.scalar_type());
   const Tensor rois = wide(boxes, type), placed = placed_rois(rois, spatial_scale, clockwise);
   const MemoryFormat format = map.suggest_memory_format();
-  const Tensor outer = in_layout(grad, format);
+  const Tensor outer = to_memory_format(grad, format);
   const Tensor pooled = empty(grad.sizes(), grad.options().dtype(type), format);
   with_element_type(grad.scalar_type(), [&](auto element) {
     using T = decltype(element);

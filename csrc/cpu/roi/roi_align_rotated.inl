@@ -61,7 +61,7 @@ void visit_exactly(const RotatedTask<M, P>& t, int64_t bin, const Visit& visit) 
       visit(row * width + col, weight * factor);
     });
   };
-  math::visit_samples(roi, bin / t.wide, bin % t.wide, math::reach_of_map(height, width), add);
+  math::visit_samples(roi, bin / t.wide, bin % t.wide, math::sampling_range(height, width), add);
 }
 
 // Calls run(samples, first sample, samples from one row of the bin to the next, channel, bin).
@@ -185,8 +185,8 @@ void switch_roi(const From* from, To* to, math::OrientationSwitch<A> how, int64_
     for (int64_t c = 0; c < channels; c += n) {
       copy_wide(from + c * bins, n * bins, scratch);
       for (int64_t o = 0; o < n; ++o) {
-        blend(scratch + (o + how.first) % n * bins, scratch + (o + how.second) % n * bins, how.keep,
-              how.share, bins, to + (c + o) * bins);
+        blend(scratch + (o + how.first) % n * bins, scratch + (o + how.second) % n * bins,
+              how.first_weight, how.second_weight, bins, to + (c + o) * bins);
       }
     }
     return;
@@ -202,7 +202,8 @@ void switch_roi(const From* from, To* to, math::OrientationSwitch<A> how, int64_
     copy_wide(from + at, channels, scratch);
     for (int64_t c = 0; c < channels; ++c) {
       A sum = scratch[first[c]];
-      if (how.share != 0) sum = how.keep * sum + how.share * scratch[second[c]];
+      if (how.second_weight != 0)
+        sum = how.first_weight * sum + how.second_weight * scratch[second[c]];
       math::from_float(sum, to[at + c]);
     }
   }

@@ -266,7 +266,8 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   // read at full speed.
   int64_t size = kRoIChannels, parts = 1;
   if (channels_last && kInPlace) {
-    const int64_t threads = std::min<int64_t>(get_num_threads(), work / grain_of(kWorthAThread));
+    const int64_t threads =
+        std::min<int64_t>(get_num_threads(), work / effective_grain(kWorthAThread));
     size = channels, parts = std::clamp<int64_t>(threads / images, 1, maps.size(2));
   } else if (kInPlace || (!channels_last && channels < 4)) {  // as many planes as stay near
     constexpr int64_t kNear = 1 << 20;
@@ -360,7 +361,7 @@ void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_sc
 void roi_pool_backward(const Tensor& grad, const Tensor&, const Tensor& rois, const Tensor& argmax,
                        double, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, Tensor& maps) {
   const auto format = maps.suggest_memory_format();
-  const Tensor pooled = in_layout(grad, format), index = argmax.contiguous(format);
+  const Tensor pooled = to_memory_format(grad, format), index = argmax.contiguous(format);
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   with_element_type(grad.scalar_type(), [&](auto element) {
     backward<decltype(element)>(pooled, wide_rois, index, maps);

@@ -37,34 +37,34 @@ DETOPS_INLINE math::Box<Vector<T>> splat_box(const math::Box<T>& b) {
   return {splat(b.x1), splat(b.y1), splat(b.x2), splat(b.y2)};
 }
 
-// The largest element of each lane and its first index, or -1. `at` holds the indices of the next
-// elements.
+// The largest element of each lane and its first index, or -1. `next_index` holds the indices of
+// the next elements.
 template <typename T>
-struct Largest {
-  Vector<T> most;
-  Vector<lane_index_t<T>> where, at;
+struct LaneArgmax {
+  Vector<T> value;
+  Vector<lane_index_t<T>> index, next_index;
 };
 
 template <typename T>
-DETOPS_INLINE Largest<T> larger_than(T least) {
-  return {splat(least), Vector<lane_index_t<T>>{} - 1, lane_numbers<T>()};
+DETOPS_INLINE LaneArgmax<T> argmax_above(T least) {
+  return {splat(least), Vector<lane_index_t<T>>{} - 1, lane_indices<T>()};
 }
 
 template <typename T>
-DETOPS_INLINE void take(Largest<T>& largest, Vector<T> x) {
-  largest.where = x > largest.most ? largest.at : largest.where;
-  largest.most = x > largest.most ? x : largest.most;
+DETOPS_INLINE void update(LaneArgmax<T>& best, Vector<T> x) {
+  best.index = x > best.value ? best.next_index : best.index;
+  best.value = x > best.value ? x : best.value;
 }
 
-// Returns the first index of the largest element of all lanes, or -1. Sets `most` to that element.
+// Returns the first index of the largest element of all lanes, or -1. Sets `value` to that element.
 template <typename T>
-DETOPS_INLINE int64_t first_of(const Largest<T>& largest, T& most) {
+DETOPS_INLINE int64_t reduce_argmax(const LaneArgmax<T>& best, T& value) {
   using Index = lane_index_t<T>;
-  const Vector<T> high = joined<T>(largest.most, max<Vector<T>>, AllLanes<T>());
+  const Vector<T> largest = reduce_lanes<T>(best.value, max<Vector<T>>, AllLanes<T>());
   // A lane without an element above the initial one has index -1.
-  const Vector<Index> behind_all = Vector<Index>{} + std::numeric_limits<Index>::max();
-  const Vector<Index> where = largest.most == high ? largest.where : behind_all;
-  const Vector<Index> first = joined<Index>(where, min<Vector<Index>>, AllLanes<T>());
-  most = high[0];
+  const Vector<Index> past_end = Vector<Index>{} + std::numeric_limits<Index>::max();
+  const Vector<Index> index = best.value == largest ? best.index : past_end;
+  const Vector<Index> first = reduce_lanes<Index>(index, min<Vector<Index>>, AllLanes<T>());
+  value = largest[0];
   return first[0];
 }

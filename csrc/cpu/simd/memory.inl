@@ -59,14 +59,14 @@ DETOPS_INLINE void store(Half* p, Vector<float> v) {
 #if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
 template <typename T>
 DETOPS_INLINE __m256i first_lanes(int64_t n) {
-  return (__m256i)(lane_numbers<T>() < static_cast<lane_index_t<T>>(n));
+  return (__m256i)(lane_indices<T>() < static_cast<lane_index_t<T>>(n));
 }
 #endif
 
 // Loads the first n <= 8 elements of 16 bits. They are combined in registers, because loading a
 // vector from parts that have just been stored would stall.
 template <typename T>
-DETOPS_INLINE Vector<float> load_few(const T* p, int64_t n) {
+DETOPS_INLINE Vector<float> load_part_16bit(const T* p, int64_t n) {
   if (n == 8) return load(p);
   const T* end = p + n;
   uint16_t one = 0;
@@ -102,7 +102,7 @@ DETOPS_INLINE Vector<accumulate_t<T>> load_part(const T* p, int64_t n) {
   if constexpr (std::is_same_v<T, float>) return _mm256_maskload_ps(p, first_lanes<T>(n));
   if constexpr (std::is_same_v<T, double>) return _mm256_maskload_pd(p, first_lanes<T>(n));
 #endif
-  if constexpr (sizeof(T) == 2) return load_few(p, n);
+  if constexpr (sizeof(T) == 2) return load_part_16bit(p, n);
   T buffer[kLanes<accumulate_t<T>>] = {};
   for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
   return load(buffer);

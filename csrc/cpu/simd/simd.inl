@@ -23,12 +23,12 @@ using AllLanes = std::make_integer_sequence<int, kLanes<T>>;
 
 // 0, 1, 2, ...
 template <typename T, int... I>
-DETOPS_INLINE Vector<lane_index_t<T>> lane_numbers(Lanes<I...>) {
+DETOPS_INLINE Vector<lane_index_t<T>> lane_indices(Lanes<I...>) {
   return Vector<lane_index_t<T>>{I...};
 }
 template <typename T>
-DETOPS_INLINE Vector<lane_index_t<T>> lane_numbers() {
-  return lane_numbers<T>(AllLanes<T>());
+DETOPS_INLINE Vector<lane_index_t<T>> lane_indices() {
+  return lane_indices<T>(AllLanes<T>());
 }
 
 #include "memory.inl"
@@ -54,7 +54,7 @@ DETOPS_INLINE V fused(V a, V b, V c) {
 
 // Picks lanes I from the lanes of `a` followed by those of `b`.
 template <typename T, int... I>
-DETOPS_INLINE Vector<T> pick(Vector<T> a, Vector<T> b) {
+DETOPS_INLINE Vector<T> shuffle(Vector<T> a, Vector<T> b) {
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, I...);
 #else
@@ -63,13 +63,13 @@ DETOPS_INLINE Vector<T> pick(Vector<T> a, Vector<T> b) {
 }
 
 // Reduces all lanes with a binary operation, in log2(kLanes) steps. Every lane holds the result.
-template <typename T, int kStep = kLanes<T> / 2, typename Join, int... I>
-DETOPS_INLINE Vector<T> joined(Vector<T> v, const Join& join, Lanes<I...> lanes) {
-  const Vector<T> halves = join(v, pick<T, ((I & kStep) ? I - kStep : I + kStep)...>(v, v));
+template <typename T, int kStep = kLanes<T> / 2, typename Op, int... I>
+DETOPS_INLINE Vector<T> reduce_lanes(Vector<T> v, const Op& op, Lanes<I...> lanes) {
+  const Vector<T> halves = op(v, shuffle<T, ((I & kStep) ? I - kStep : I + kStep)...>(v, v));
   if constexpr (kStep == 1)
     return halves;
   else
-    return joined<T, kStep / 2>(halves, join, lanes);
+    return reduce_lanes<T, kStep / 2>(halves, op, lanes);
 }
 
 // One step of a transpose: swaps the lanes of `a` whose index has the bit kStep with the lanes of
@@ -77,24 +77,24 @@ DETOPS_INLINE Vector<T> joined(Vector<T> v, const Join& join, Lanes<I...> lanes)
 template <int kStep, typename T, int... I>
 DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   constexpr int kWidth = kLanes<T>;
-  const Vector<T> low = pick<T, ((I & kStep) ? kWidth + I - kStep : I)...>(a, b);
-  b = pick<T, ((I & kStep) ? kWidth + I : I + kStep)...>(a, b);
+  const Vector<T> low = shuffle<T, ((I & kStep) ? kWidth + I - kStep : I)...>(a, b);
+  b = shuffle<T, ((I & kStep) ? kWidth + I : I + kStep)...>(a, b);
   a = low;
 }
 
 // unzip splits pairs a0 b0 a1 b1 ... into a0 a1 ... and b0 b1 ...; zip is the reverse.
 template <typename T, int... I>
 DETOPS_INLINE void unzip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
-  const Vector<T> first = pick<T, 2 * I...>(a, b);
-  b = pick<T, (2 * I + 1)...>(a, b);
+  const Vector<T> first = shuffle<T, 2 * I...>(a, b);
+  b = shuffle<T, (2 * I + 1)...>(a, b);
   a = first;
 }
 
 template <typename T, int... I>
 DETOPS_INLINE void zip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   constexpr int kWidth = kLanes<T>;
-  const Vector<T> low = pick<T, (I / 2 + I % 2 * kWidth)...>(a, b);
-  b = pick<T, (kWidth / 2 + I / 2 + I % 2 * kWidth)...>(a, b);
+  const Vector<T> low = shuffle<T, (I / 2 + I % 2 * kWidth)...>(a, b);
+  b = shuffle<T, (kWidth / 2 + I / 2 + I % 2 * kWidth)...>(a, b);
   a = low;
 }
 
@@ -110,42 +110,42 @@ DETOPS_INLINE void transpose(Vector<T>* v) {
 }
 
 // Loads and transposes a square of a matrix, or the part of one at its edges: `rows` rows of `n`
-// elements, with stride `length`. A vector holds one element of each row.
+// elements, with row stride `stride`. A vector holds one element of each row.
 template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void load_turned(const T* from, int64_t length, int64_t rows, int64_t n,
-                               Vector<A>* v) {
+DETOPS_INLINE void load_transposed(const T* from, int64_t stride, int64_t rows, int64_t n,
+                                   Vector<A>* v) {
   for (int64_t r = 0; r < kLanes<A>; ++r) {
-    v[r] = r < rows ? load_first(from + r * length, n) : Vector<A>{};
+    v[r] = r < rows ? load_first(from + r * stride, n) : Vector<A>{};
   }
   transpose<A>(v);
 }
 
 template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void store_turned(T* to, int64_t length, int64_t rows, int64_t n, Vector<A>* v) {
+DETOPS_INLINE void store_transposed(T* to, int64_t stride, int64_t rows, int64_t n, Vector<A>* v) {
   transpose<A>(v);
-  for (int64_t r = 0; r < rows; ++r) store_first(to + r * length, v[r], n);
+  for (int64_t r = 0; r < rows; ++r) store_first(to + r * stride, v[r], n);
 }
 
-// to[w, h] = from[h, w], square by square. `from_row` and `to_row` are the row strides.
+// to[w, h] = from[h, w], square by square. `from_stride` and `to_stride` are the row strides.
 template <typename T, typename A = accumulate_t<T>>
-void transpose_matrix(const T* from, int64_t from_row, int64_t height, int64_t width, T* to,
-                      int64_t to_row) {
+void transpose_matrix(const T* from, int64_t from_stride, int64_t height, int64_t width, T* to,
+                      int64_t to_stride) {
   constexpr int64_t kSide = kLanes<A>;
   for (int64_t w = 0; w < width; w += kSide) {
     const int64_t columns = width - w < kSide ? width - w : kSide;
     for (int64_t h = 0; h < height; h += kSide) {
       const int64_t rows = height - h < kSide ? height - h : kSide;
-      const T* square = from + h * from_row + w;
-      T* turned = to + w * to_row + h;
+      const T* square = from + h * from_stride + w;
+      T* transposed = to + w * to_stride + h;
       // A single row, such as the last of 7 x 7 pixels, costs less without a square.
       if (rows == 1) {
-        for (int64_t c = 0; c < columns; ++c) turned[c * to_row] = square[c];
+        for (int64_t c = 0; c < columns; ++c) transposed[c * to_stride] = square[c];
         continue;
       }
       Vector<A> v[kSide];
-      load_turned(square, from_row, rows, columns, v);
+      load_transposed(square, from_stride, rows, columns, v);
       DETOPS_UNROLL for (int64_t c = 0; c < kSide; ++c) {
-        if (c < columns) store_first(turned + c * to_row, v[c], rows);
+        if (c < columns) store_first(transposed + c * to_stride, v[c], rows);
       }
     }
   }

@@ -8,7 +8,7 @@ namespace {
 // Computes losses or, if `backward`, the gradients of the inputs. The losses have a gradient each
 // in `grad`, or if that is null, one for all in `grad_of_all`.
 template <bool backward, math::Focus focus, int n, typename T, typename A>
-__global__ void focal_loss_kernel(math::Focal<A> f, const T* inputs, const T* targets,
+__global__ void focal_loss_kernel(math::FocalParams<A> f, const T* inputs, const T* targets,
                                   const T* grad, const A* grad_of_all, int64_t count, T* results) {
   const A of_all = grad_of_all == nullptr ? A(0) : *grad_of_all;
   for_each_vector<n>(count, [&](int64_t i, auto k) {
@@ -42,7 +42,7 @@ __device__ A sum_of_block(A mine) {
 // summation is the same on every GPU.
 template <math::Focus focus, int n, typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
-    focal_loss_sums_kernel(math::Focal<A> f, const T* inputs, const T* targets, int64_t count,
+    focal_loss_sums_kernel(math::FocalParams<A> f, const T* inputs, const T* targets, int64_t count,
                            A* sums) {
   A sum = 0;
   for_each_vector<n>(count, [&](int64_t i, auto k) {
@@ -70,7 +70,7 @@ void launch_each(const Tensor& inputs, const Tensor& targets, const Tensor& grad
   const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
-    const auto f = math::focal_of<A>(alpha, gamma);
+    const auto f = math::focal_params<A>(alpha, gamma);
     const scalar_t *from = elements(x), *target = elements(t), *each = elements(grad);
     scalar_t* to = elements(results);
     math::with_focus(gamma, [&](auto focus) {
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
        first += int64_t(gridDim.x) * of_block) {
     const int64_t i = first + threadIdx.x / lanes;
     const int64_t target = i < rows ? targets[i] : -1;
-    const bool counts = f.counts(target);
+    const bool counts = f.is_class(target);
     const T* x = inputs + i * f.classes;
     const A own = counts ? A(x[target]) : A(0);
     const Logits<T, A> logits(x, counts ? static_cast<int>(f.classes) : 0, lane, lanes);
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads)
     } else {
       T* to = results + i * f.classes + lane;
       logits.visit([&](int k, A logit) {
-        to[k * lanes] = T(result * (k == place ? -row.rest : math::exp(logit - m)));
+        to[k * lanes] = T(result * (k == place ? -row.exp_others : math::exp(logit - m)));
       });
       for (int64_t j = lane; !counts && j < f.classes; j += lanes) to[j - lane] = T(0);
     }
@@ -191,14 +191,14 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
     sum.zero_();
     return;
   }
-  const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
+  const ScalarType type = promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   constexpr unsigned kMost = 1024;  // blocks: enough for any GPU, with a negligible second pass
   const unsigned blocks = std::min(blocks_for(count, 16 * kThreads), kMost);
   const Tensor sums = empty({blocks}, sum.options());
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
-    const auto f = math::focal_of<A>(alpha, gamma);
+    const auto f = math::focal_params<A>(alpha, gamma);
     const scalar_t *from = elements(x), *target = elements(t);
     math::with_focus(gamma, [&](auto focus) {
       with_vector<scalar_t>(0, {from, target}, [&](auto n) {
@@ -212,7 +212,7 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs) {
-  const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
+  const ScalarType type = promote_types(inputs.scalar_type(), targets.scalar_type());
   // One gradient for all losses is never rounded to half precision: that of a mean may be as small
   // as 1 / count.
   const bool constant = is_constant(grad);

@@ -78,7 +78,7 @@ struct BlockColumns {
     return seen;
   }
 
-  __device__ math::assignment::Offer offer(int row) {
+  __device__ math::assignment::Bid bid(int row) {
     const Seen all = look([&](int j) { return cost(row, j) + at.price[j]; });
     return {all.least, all.second, all.place};
   }
@@ -102,7 +102,7 @@ struct BlockColumns {
   }
 
   // One thread writes, after all threads have read the previous values.
-  __device__ void give(int column, int row, double price) {
+  __device__ void assign(int column, int row, double price) {
     __syncthreads();
     if (threadIdx.x == 0) {
       if (at.owner[column] >= 0) at.column[at.owner[column]] = -1;
@@ -113,7 +113,7 @@ struct BlockColumns {
     __syncthreads();
   }
 
-  __device__ math::assignment::Nearest open(int row) {
+  __device__ math::assignment::Nearest start_paths(int row) {
     const Seen all = look([&](int j) {
       at.from[j] = row;
       return at.distance[j] = cost(row, j) + at.price[j];
@@ -131,9 +131,9 @@ struct BlockColumns {
     at.price[j] = at.distance[j] = INFINITY;
   }
 
-  __device__ math::assignment::Nearest relax(int row, double passed) {
+  __device__ math::assignment::Nearest relax(int row, double offset) {
     const Seen all = look([&](int j) {
-      const double distance = cost(row, j) + at.price[j] - passed;
+      const double distance = cost(row, j) + at.price[j] - offset;
       if (distance < at.distance[j]) {
         at.distance[j] = distance;
         at.from[j] = row;
@@ -143,7 +143,7 @@ struct BlockColumns {
     return {all.least, all.place};
   }
 
-  __device__ void settle(double distance) {
+  __device__ void update_prices(double distance) {
     for (int j = static_cast<int>(threadIdx.x); j < columns; j += kThreads) {
       if (at.price[j] == INFINITY) {
         at.price[j] = at.open_price[j] + (distance - at.at_distance[j]);
@@ -151,7 +151,7 @@ struct BlockColumns {
     }
   }
 
-  __device__ void extend(int column, int row) {
+  __device__ void augment(int column, int row) {
     __syncthreads();
     if (threadIdx.x == 0) {
       for (int from = -1; from != row;) {

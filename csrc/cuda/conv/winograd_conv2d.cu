@@ -29,7 +29,7 @@ void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
   const auto filled = [](const Tensor& t) {
     return t.size(1) > 0 ? t : zeros({t.size(0), 1, t.size(2), t.size(3)}, t.options());
   };
-  const ScalarType type = promoted_type(input.scalar_type(), weight.scalar_type());
+  const ScalarType type = promote_types(input.scalar_type(), weight.scalar_type());
   const bool same = output.scalar_type() == type;
   const Tensor like = same ? output : empty_like(output, output.options().dtype(type));
   const Tensor sums = convolution(filled(input.to(type)), filled(weight.to(type)), padding, like)

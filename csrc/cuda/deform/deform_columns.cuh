@@ -245,7 +245,7 @@ struct DeformInputs {
   DeformParams<T> params(const DeformGeometry& g) const {
     narrow(g.height * g.width);
     narrow(kWarp * g.offset_groups * g.points());
-    const auto least = math::deform::least_place<accumulate_t<T>>(g.edge_gradient);
+    const auto least = math::deform::min_coordinate<accumulate_t<T>>(g.edge_gradient);
     return {elements(input),
             Numbers<T>(offset),
             Numbers<T>(mask),

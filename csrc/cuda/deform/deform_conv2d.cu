@@ -89,7 +89,7 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
   Vector<int, 2>* number = elements(numbered);
   for_each(p.samples(), [=] __device__(int64_t i) {
     const auto s = sample_of(p, static_cast<int>(i));
-    const int pixel = math::cell_of(s.corners.at);
+    const int pixel = math::corner_cell(s.corners.at);
     const int64_t map = (s.image - first) * p.offset_groups + s.group;
     const int cell = pixel < 0 ? cells : static_cast<int>(map * p.pixels() + pixel);
     number[i] = {{static_cast<int>(i), cell}};
@@ -101,7 +101,7 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
   const auto keep = [=] __device__(int64_t j, int& at) {
     auto s = sample_of(p, at);
     int y = static_cast<int>(s.at.y), x = static_cast<int>(s.at.x);
-    math::move_into_map(y, x, s.shares.at);
+    math::clamp_to_map(y, x, s.shares.at);
     share[j] = s.shares;
     at = s.row;
   };

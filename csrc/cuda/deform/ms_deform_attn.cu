@@ -33,7 +33,7 @@ struct AttentionParams {
 template <typename T>
 __device__ math::Level level_of(const AttentionParams<T>& p, int l) {
   const math::Level level{p.shapes[2 * l], p.shapes[2 * l + 1], p.starts[l]};
-  const bool valid = math::lies_within(level, p.positions);
+  const bool valid = math::is_within(level, p.positions);
 #ifdef DETOPS_DEBUG
   CUDA_KERNEL_ASSERT(valid && "detops.ms_deform_attn: a level reaches beyond value's positions");
 #endif
@@ -43,7 +43,7 @@ __device__ math::Level level_of(const AttentionParams<T>& p, int l) {
 template <typename A>
 struct Sample {
   math::Level level;
-  math::attention::Place<A> place;
+  math::attention::SampleLocation<A> place;
   Vector<int, 4> corners;  // positions, or -1
   Vector<A, 4> shares;     // times the attention weight; 0 off the map
 };
@@ -54,12 +54,12 @@ __device__ Sample<A> sample_of(const AttentionParams<T>& p, int64_t at) {
   Sample<A> s;
   const int l = static_cast<int>(at % p.samples()) / p.points;
   const math::Level level = s.level = level_of(p, l);
-  s.place = math::attention::place<A>(p.locations[2 * at], p.locations[2 * at + 1], A(level.width),
-                                      A(level.height));
+  s.place = math::attention::locate<A>(p.locations[2 * at], p.locations[2 * at + 1], A(level.width),
+                                       A(level.height));
   const auto corners = math::attention::positions(
       static_cast<int>(s.place.x), static_cast<int>(s.place.y), static_cast<int>(level.width),
       static_cast<int>(level.height), static_cast<int>(level.start));
-  const auto shares = math::attention::shares<A>(s.place);
+  const auto shares = math::attention::corner_weights<A>(s.place);
   for (int i = 0; i < 4; ++i) {
     s.corners.at[i] = corners.at[i];
     s.shares.at[i] = corners.at[i] >= 0 ? p.weights[at] * shares.at[i] : A(0);
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads)
       values[self] = p.value_of(row);
       grads[self] = grad + row * p.channels;
       const int64_t map = row / (int64_t(p.queries) * p.heads) * p.heads + row % p.heads;
-      const int corner = math::cell_of(s.corners.at);
+      const int corner = math::corner_cell(s.corners.at);
       const int cell = corner < 0 ? cells : static_cast<int>(map * p.positions + corner);
       numbered[at] = {{static_cast<int>(at), cell}};
     } else if (self < kBlockSamples) {
@@ -246,7 +246,7 @@ void backward(const AttentionParams<T>& p, const T* grad, A* to_locations, A* to
   const auto keep = [=] __device__(int64_t j, int at) {
     auto s = sample_of(p, at);
     int y = static_cast<int>(s.place.y), x = static_cast<int>(s.place.x);
-    math::move_into_map(y, x, s.shares.at);
+    math::clamp_to_map(y, x, s.shares.at);
     share[j] = s.shares;
     of[j] = {{at / p.samples(), at % p.samples() / p.points}};
   };

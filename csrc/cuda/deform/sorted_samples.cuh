@@ -94,7 +94,7 @@ __device__ void multiply_corners(const Vector<int, 4>* corners, const T** maps, 
   const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
   for (int i = self / lanes; i < kBlockSamples; i += kThreads / lanes) {
     const Vector<int, 4> corner = corners[i];
-    const int end = math::cell_of(corner.at) < 0 ? 0 : channels;
+    const int end = math::corner_cell(corner.at) < 0 ? 0 : channels;
     Vector<A, 4> sums{};
     for (int c = lane * kRun; c < end; c += lanes * kRun) {
       const auto grad = load_run<n, A>(channels - c, [&](int k) { return grad_at(i, c + k); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../demo/strided_of.h"
+#include "../../demo/strided_layout.h"
 #include "../common/transpose.cuh"
 
 namespace detops::cuda {
@@ -14,18 +14,18 @@ void copy(const math::Strided& from, const Element* data, Element* out, int64_t 
   if (apart == 1 && stride != 1 && height >= kWide && width >= kWide) {
     const Matrices matrices{count / (height * width), width, height, stride};
     const auto begin = [=] __device__(int64_t k) {
-      return math::offset_of(from, k * height * width);
+      return math::element_offset(from, k * height * width);
     };
     transpose_matrices(matrices, begin, data, out);
   } else {
-    for_each(count, [=] __device__(int64_t i) { out[i] = data[math::offset_of(from, i)]; });
+    for_each(count, [=] __device__(int64_t i) { out[i] = data[math::element_offset(from, i)]; });
   }
 }
 
 }  // namespace
 
 void gdh_forward(const Tensor& x, Tensor& output) {
-  const math::Strided from = strided_of(x);
+  const math::Strided from = strided_layout(x);
   with_element(x, [&](auto element) {
     using Element = decltype(element);
     copy(from, static_cast<const Element*>(x.const_data_ptr()),

@@ -7,7 +7,7 @@ namespace detops::cuda {
 namespace {
 
 // Returns the zero-based position of entry l in a rotation, or -1 if its index is out of range.
-__device__ int64_t place_of(const TurnedFilters& g, const int64_t* indices, int64_t rotation,
+__device__ int64_t place_of(const RotatedFilters& g, const int64_t* indices, int64_t rotation,
                             int64_t l) {
   const int64_t at = indices[l * g.rotations + rotation];
   return at >= 1 && at <= g.entries ? at - 1 : -1;
@@ -16,7 +16,7 @@ __device__ int64_t place_of(const TurnedFilters& g, const int64_t* indices, int6
 }  // namespace
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
-  const TurnedFilters g(input.size(0), input.size(1), indices);
+  const RotatedFilters g(input.size(0), input.size(1), indices);
   const Tensor filters = input.contiguous(), places = indices.to(kLong).contiguous();
   const Tensor first = empty({g.rotations, g.entries}, indices.options().dtype(kInt));
   const Tensor next = empty_like(first);
@@ -56,7 +56,7 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
 
 void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
                                     int64_t inputs, Tensor& to_input) {
-  const TurnedFilters g(outputs, inputs, indices);
+  const RotatedFilters g(outputs, inputs, indices);
   const Tensor outer = grad.contiguous(), places = indices.to(kLong).contiguous();
   const int64_t* place = elements(places);
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
@@ -68,7 +68,7 @@ void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, i
       A sum = 0;
       for (int64_t rotation = 0; rotation < g.rotations; ++rotation) {
         const int64_t at = place_of(g, place, rotation, i % g.entries);
-        if (at >= 0) sum += static_cast<A>(from[g.turned(i / g.entries, rotation) + at]);
+        if (at >= 0) sum += static_cast<A>(from[g.rotated_offset(i / g.entries, rotation) + at]);
       }
       to[i] = static_cast<scalar_t>(sum);
     });

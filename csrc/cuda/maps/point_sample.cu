@@ -26,7 +26,7 @@ struct Sampling {
 
 template <typename A>
 struct PlacedPoint {
-  math::attention::Place<A> place;
+  math::attention::SampleLocation<A> place;
   math::attention::Corners<int> pixel;  // -1 off the map
 };
 
@@ -34,7 +34,7 @@ struct PlacedPoint {
 template <typename T, typename A = accumulate_t<T>>
 __device__ PlacedPoint<A> placed_point(const Sampling<T>& s, int64_t at) {
   const auto place =
-      math::attention::place<A>(s.points[2 * at], s.points[2 * at + 1], A(s.width), A(s.height));
+      math::attention::locate<A>(s.points[2 * at], s.points[2 * at + 1], A(s.width), A(s.height));
   return {place, math::attention::positions(static_cast<int>(place.x), static_cast<int>(place.y),
                                             s.width, s.height, 0)};
 }
@@ -48,7 +48,7 @@ __global__ void point_gradient_kernel(Sampling<T> s, const T* grad, A* to_points
   DETOPS_FOR_EACH(i, s.images * s.count) {
     const auto p = placed_point(s, i);
     if (numbered != nullptr) {
-      const int corner = math::cell_of(p.pixel.at);
+      const int corner = math::corner_cell(p.pixel.at);
       const int64_t cell = corner < 0 ? s.images * pixels : i / s.count * pixels + corner;
       numbered[i] = {{static_cast<int>(i), static_cast<int>(cell)}};
     }
@@ -80,7 +80,7 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
     for_each(output.numel(), [=] __device__(int64_t i) {
       const int64_t plane = i / s.count;
       const auto p = placed_point(s, plane / s.channels * s.count + i % s.count);
-      const auto share = math::attention::shares<A>(p.place);
+      const auto share = math::attention::corner_weights<A>(p.place);
       const scalar_t* from = s.input + plane * s.pixels();
       A sum = 0;
       for (int k = 0; k < 4; ++k) {
@@ -122,7 +122,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
       visit_samples(begin, image * s.pixels() + pixel, y, x, s.width, [&](int j, int) {
         const int number = order[j].at[0];
         const auto p = placed_point(s, number);
-        const auto share = math::attention::shares<A>(p.place);
+        const auto share = math::attention::corner_weights<A>(p.place);
         for (int k = 0; k < 4; ++k) {
           if (p.pixel.at[k] != pixel) continue;
           sum += share.at[k] * A(g[plane * s.count + number % s.count]);

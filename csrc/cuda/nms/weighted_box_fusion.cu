@@ -81,7 +81,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   double* weighted = elements(confidence);
   for_each(count, [=] __device__(int64_t i) {
     const bool known = of[i] >= 0 && of[i] < taking_part.count;
-    const bool takes_part = known && math::takes_part(box[i], weighted[i], skip_box_threshold);
+    const bool takes_part = known && math::is_eligible(box[i], weighted[i], skip_box_threshold);
     weighted[i] = takes_part ? weighted[i] * taking_part.weights[of[i]] : -1.0;
   });
   const Tensor by_confidence = selection_order(confidence), keys = empty_like(label);
@@ -99,7 +99,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const Tensor out_labels = empty({count}, boxes.options().dtype(kLong));
   const Tensor n_fused = zeros({1}, boxes.options().dtype(kInt));
   launch(fusion_kernel, blocks_for(count, 1), all, confidence, label, model, order, count,
-         taking_part, iou_threshold, math::confidence_of(conf_type), allows_overflow,
+         taking_part, iou_threshold, math::parse_confidence(conf_type), allows_overflow,
          static_cast<math::FusedBox*>(fused.mutable_data_ptr()), out_scores, out_boxes, out_labels,
          n_fused);
   const int64_t n = n_fused.item<int>();

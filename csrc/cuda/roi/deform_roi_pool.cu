@@ -63,8 +63,8 @@ struct MovedSampling {
   __device__ Window window(int64_t k, int64_t) const {
     const auto r = roi(k);
     const Shift<A> most = offsets.largest(k);
-    const double more_y = math::abs(double(r.rows.reach)) * double(most.y);
-    const double more_x = math::abs(double(r.cols.reach)) * double(most.x);
+    const double more_y = math::abs(double(r.rows.offset_scale)) * double(most.y);
+    const double more_x = math::abs(double(r.cols.offset_scale)) * double(most.x);
     return window_of(span_of(r.rows.axis, p.pooled.h, more_y),
                      span_of(r.cols.axis, p.pooled.w, more_x), p.maps.h, p.maps.w);
   }
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     const auto r = s.roi(k);
     A* out = result + 2 * bins * k + bin;
-    out[0] = sums[0] * r.cols.reach;
-    out[bins] = sums[1] * r.rows.reach;
+    out[0] = sums[0] * r.cols.offset_scale;
+    out[bins] = sums[1] * r.rows.offset_scale;
   }
 }
 
@@ -213,7 +213,8 @@ __global__ void __launch_bounds__(kThreads)
   A sums[2] = {};
   for (int64_t bin = 0; image >= 0 && bin < p.pooled.pixels(); ++bin) {
     const int64_t ph = bin / p.pooled.w, pw = bin % p.pooled.w;
-    if (math::cell_of(ph, p.pooled.h, part) * part + math::cell_of(pw, p.pooled.w, part) != cell) {
+    if (math::cell_index(ph, p.pooled.h, part) * part + math::cell_index(pw, p.pooled.w, part) !=
+        cell) {
       continue;
     }
     const math::DeformedBin<A> b = s.bin(k, of_class, ph, pw);

@@ -34,10 +34,10 @@ __global__ void __launch_bounds__(kThreads)
         const A g = static_cast<A>(grad[gs.at(k, c, ph, pw)]);
         const auto visit_row = [&](int64_t y, A weight_y, A low_y, A high_y) {
           A y1, y2;
-          math::slopes_of_box(low_y, high_y, ph, p.pooled.h, p.scale, y1, y2);
+          math::box_slopes(low_y, high_y, ph, p.pooled.h, p.scale, y1, y2);
           const auto visit_col = [&](int64_t x, A weight_x, A low_x, A high_x) {
             A x1, x2;
-            math::slopes_of_box(low_x, high_x, pw, p.pooled.w, p.scale, x1, x2);
+            math::box_slopes(low_x, high_x, pw, p.pooled.w, p.scale, x1, x2);
             const A product = g * static_cast<A>(map[y * ms.h + x * ms.w]);
             by[0] += weight_y * x1 * product;
             by[1] += y1 * weight_x * product;

@@ -56,8 +56,8 @@ struct RoIPooling {
 
   // Returns the channel of the feature map that bin (ph, pw) of channel c reads.
   __device__ int64_t source(int64_t c, int64_t ph, int64_t pw) const {
-    return (c * groups_high + math::cell_of(ph, pooled.h, groups_high)) * groups_wide +
-           math::cell_of(pw, pooled.w, groups_wide);
+    return (c * groups_high + math::cell_index(ph, pooled.h, groups_high)) * groups_wide +
+           math::cell_index(pw, pooled.w, groups_wide);
   }
 };
 
@@ -156,7 +156,7 @@ struct BoxPooling {
                      p.maps.w);
   }
   __device__ int64_t most_taps(int64_t k) const {
-    return most_pixels(rows(k)) * most_pixels(cols(k));
+    return max_pixels(rows(k)) * max_pixels(cols(k));
   }
   template <typename Visit>
   __device__ A visit_bin(int64_t k, int64_t, int64_t ph, int64_t pw, const math::Rectangle& reach,

@@ -111,7 +111,7 @@ struct BorderMaxima {
   __device__ int64_t image(int64_t item) const { return item / kBorders / count; }
   __device__ PlacedRoI placed(int64_t item) const {
     const int64_t border = item % kBorders;
-    const auto samples = math::border_of(boxes + item / kBorders * 4, border, pool_size);
+    const auto samples = math::border_lines(boxes + item / kBorders * 4, border, pool_size);
     const auto span = [](const math::SampleLine<A>& line) {
       return span_between(line.origin, line.at(line.count - 1));
     };
@@ -198,7 +198,7 @@ void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool
       const int64_t c = i / kBorders / count % maps.c, image = i / kBorders / count / maps.c;
       const Strides& s = maps.strides;
       const scalar_t* map = all + s.at(image * kBorders + border, c, 0, 0);
-      const auto samples = math::border_of(box + (image * count + k) * 4, border, pool_size);
+      const auto samples = math::border_lines(box + (image * count + k) * 4, border, pool_size);
       const auto largest = math::largest_sample(
           samples.rows, samples.cols, maps.h, maps.w,
           [&](int64_t y, int64_t x) { return static_cast<A>(map[y * s.h + x * s.w]); });

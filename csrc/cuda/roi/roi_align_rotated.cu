@@ -50,9 +50,9 @@ __global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, 
     const auto how = transposed ? forward.transposed(orientations) : forward;
     const From* group = from + i - o * apart;
     A sum = static_cast<A>(group[(o + how.first) % orientations * apart]);
-    if (how.share != 0) {  // 0 * infinity is NaN, as is 0 * NaN
-      sum = how.keep * sum +
-            how.share * static_cast<A>(group[(o + how.second) % orientations * apart]);
+    if (how.second_weight != 0) {  // 0 * infinity is NaN, as is 0 * NaN
+      sum = how.first_weight * sum +
+            how.second_weight * static_cast<A>(group[(o + how.second) % orientations * apart]);
     }
     to[i] = static_cast<To>(sum);
   }
@@ -64,7 +64,7 @@ Tensor placed_rois(const Tensor& rois, double spatial_scale, bool clockwise) {
   const A* from = elements(rois);
   A* to = elements(placed);
   for_each(rois.size(0), [=] __device__(int64_t k) {
-    math::place_riroi(from + 6 * k, A(spatial_scale), clockwise, to + 6 * k);
+    math::riroi_to_roi(from + 6 * k, A(spatial_scale), clockwise, to + 6 * k);
   });
   return placed;
 }

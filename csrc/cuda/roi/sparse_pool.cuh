@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   const int self = static_cast<int>(threadIdx.x);
   const RoIPooling<A>& p = sampling.p;
   const Strides &s = p.maps.strides, &os = p.pooled.strides;
-  const auto reach = math::reach_of_map(p.maps.h, p.maps.w);
+  const auto reach = math::sampling_range(p.maps.h, p.maps.w);
   const int64_t all = p.pooled.pixels(), blocks = p.pooled.n * p.parts(kChannels);
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     const Part part = part_of(block, p.class_channels(), kChannels);

@@ -113,8 +113,8 @@ KERNELS = [
     Bug(
         "a part of a gradient has the wrong sign",
         "csrc/math/deform.inl",
-        "mask * (top + s.part_y * (bottom - top))",
-        "mask * (top - s.part_y * (bottom - top))",
+        "mask * (top + s.frac_y * (bottom - top))",
+        "mask * (top - s.frac_y * (bottom - top))",
         "ops/deform",
     ),
 ]

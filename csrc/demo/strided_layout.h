@@ -11,7 +11,7 @@ struct SixteenBytes {
 };
 
 // Returns the sizes and strides of x with at least two dimensions: a vector becomes one row.
-inline math::Strided strided_of(const Tensor& x) {
+inline math::Strided strided_layout(const Tensor& x) {
   check(x.dim() <= math::kMaxDims, "detops.gdh: x must have at most ", math::kMaxDims,
         " dimensions, got ", x.dim());
   math::Strided s{{1, 1}, {}, static_cast<int>(std::max<int64_t>(2, x.dim()))};
@@ -29,7 +29,8 @@ void with_element(const Tensor& x, Visit&& visit) {
   if (x.element_size() == 2) return visit(uint16_t());
   if (x.element_size() == 4) return visit(uint32_t());
   if (x.element_size() == 8) return visit(uint64_t());
-  check(x.element_size() == sizeof(SixteenBytes), "elements of ", x.element_size(), " bytes");
+  check(x.element_size() == sizeof(SixteenBytes), "unsupported element size of ", x.element_size(),
+        " bytes");
   visit(SixteenBytes());
 }
 
