@@ -11,19 +11,19 @@ using namespace detops::cpu;
 constexpr auto kCIoU = math::Overlap::kCIoU;
 
 template <typename T>
-void check_nms(std::mt19937& random, int64_t n, T reach, double threshold) {
-  const auto boxes = random_boxes<T>(random, n, reach);
+void check_nms(std::mt19937& random, int64_t n, T extent, double threshold) {
+  const auto boxes = random_boxes<T>(random, n, extent);
   std::vector<float> scores(n);
   std::vector<int64_t> expected;
   for (int64_t i = 0; i < n; ++i) {
     scores[i] = static_cast<float>(n - i);
     const math::Box<T>& box = boxes[i];
-    const bool falls = std::any_of(expected.begin(), expected.end(), [&](int64_t j) {
+    const bool suppressed = std::any_of(expected.begin(), expected.end(), [&](int64_t j) {
       return math::suppresses(boxes[j], box, math::area(box), threshold);
     });
-    if (!falls) expected.push_back(i);
+    if (!suppressed) expected.push_back(i);
   }
-  check(values_of<int64_t>(nms(tensor(boxes), tensor(scores, {n}), threshold, {}, {})) == expected,
+  check(to_vector<int64_t>(nms(tensor(boxes), tensor(scores, {n}), threshold, {}, {})) == expected,
         "nms");
 }
 
@@ -40,13 +40,13 @@ void check_overlap(std::mt19937& random) {
   }
   Tensor overlaps = empty({kCount, kCount}, all.options());
   box_iou_forward(all, all, "ciou", 1e-7, overlaps);
-  check(close(values_of<float>(overlaps), expected, 1e-6), "overlap");
+  check(close(to_vector<float>(overlaps), expected, 1e-6), "overlap");
   Tensor best = empty({kCount}, all.options());
   Tensor index = empty({kCount}, all.options().dtype(kLong));
   match_boxes(all, all, best, index);
   bool itself = true;
   for (int64_t i = 0; i < kCount; ++i) {
-    itself &= values_of<int64_t>(index)[i] == i && values_of<float>(best)[i] == 1;
+    itself &= to_vector<int64_t>(index)[i] == i && to_vector<float>(best)[i] == 1;
   }
   check(itself, "best overlap");
 }
@@ -68,8 +68,8 @@ void check_overlap_loss(std::mt19937& random) {
   Tensor loss = empty({kCount}, all.options()), to_a = empty_like(all), to_b = empty_like(others);
   box_iou_loss_forward(all, others, "ciou", 1e-7, loss);
   box_iou_loss_backward(empty_like(loss).fill_(1), all, others, "ciou", 1e-7, to_a, to_b);
-  check(close(values_of<float>(loss), expected, 1e-6), "overlap loss");
-  check(close(values_of<float>(to_a), first, 1e-6) && close(values_of<float>(to_b), second, 1e-6),
+  check(close(to_vector<float>(loss), expected, 1e-6), "overlap loss");
+  check(close(to_vector<float>(to_a), first, 1e-6) && close(to_vector<float>(to_b), second, 1e-6),
         "gradients of the overlap loss");
 }
 
@@ -96,8 +96,8 @@ void check_focal_loss(std::mt19937& random) {
   const Tensor one = empty({1}, inputs.options()).fill_(1);
   sigmoid_focal_loss_backward(one.as_strided({kCount}, {0}), inputs, targets, kAlpha, kGamma,
                               to_inputs);
-  check(close(values_of<float>(loss), losses, 1e-5) &&
-            close(values_of<float>(to_inputs), slopes, 1e-5) &&
+  check(close(to_vector<float>(loss), losses, 1e-5) &&
+            close(to_vector<float>(to_inputs), slopes, 1e-5) &&
             std::fabs(sum.item<float>() - total) <= 1e-5 * total,
         "focal loss");
 }

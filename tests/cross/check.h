@@ -15,8 +15,8 @@
 // their kernels, with plain loops.
 namespace detops::cross {
 
-// Counts and reports a failure if `good` is false.
-void check(bool good, const char* what);
+// Counts and reports a failure if `passed` is false.
+void check(bool passed, const char* name);
 
 template <typename T>
 constexpr ScalarType kTypeOf = torch::headeronly::CppTypeToScalarType<T>::value;
@@ -29,27 +29,27 @@ Tensor tensor(const std::vector<T>& values, IntArrayRef sizes) {
 }
 
 template <typename T>
-std::vector<T> values_of(const Tensor& t) {
+std::vector<T> to_vector(const Tensor& t) {
   const T* data = t.const_data_ptr<T>();
   return {data, data + t.numel()};
 }
 
 // Returns uniformly distributed numbers between `low` and `high`.
 template <typename T>
-std::vector<T> numbers(std::mt19937& random, int64_t count, T low, T high) {
-  std::uniform_real_distribution<T> spread(low, high);
+std::vector<T> uniform(std::mt19937& random, int64_t count, T low, T high) {
+  std::uniform_real_distribution<T> distribution(low, high);
   std::vector<T> result(count);
-  for (T& x : result) x = spread(random);
+  for (T& x : result) x = distribution(random);
   return result;
 }
 
 // Returns `count` boxes with sides from 4 to 40 and the first corner in [0, reach).
 template <typename T>
-std::vector<math::Box<T>> random_boxes(std::mt19937& random, int64_t count, T reach) {
-  std::uniform_real_distribution<T> place(0, reach), side(4, 40);
+std::vector<math::Box<T>> random_boxes(std::mt19937& random, int64_t count, T extent) {
+  std::uniform_real_distribution<T> position(0, extent), side(4, 40);
   std::vector<math::Box<T>> boxes(count);
   for (auto& box : boxes) {
-    const T x = place(random), y = place(random);
+    const T x = position(random), y = position(random);
     box = {x, y, x + side(random), y + side(random)};
   }
   return boxes;

@@ -9,7 +9,7 @@ namespace {
 using namespace detops::cpu;
 
 constexpr int64_t kImages = 2, kChannels = 5, kOutputs = 35, kHeight = 9, kWidth = 11;
-constexpr int64_t kOnce[] = {1, 1}, kKernel[] = {3, 3};
+constexpr int64_t kOnes[] = {1, 1}, kKernel[] = {3, 3};
 
 struct Inputs {
   std::vector<float> map, weight, bias, add;
@@ -31,10 +31,10 @@ void each_product(int64_t padding, const Run& run) {
 
 Inputs inputs(std::mt19937& random) {
   const int64_t pixels = kImages * kHeight * kWidth;
-  return {numbers<float>(random, pixels * kChannels, -1, 1),
-          numbers<float>(random, kOutputs * kChannels * 9, -1, 1),
-          numbers<float>(random, kOutputs, -1, 1),
-          numbers<float>(random, pixels * kOutputs, -1, 1)};
+  return {uniform<float>(random, pixels * kChannels, -1, 1),
+          uniform<float>(random, kOutputs * kChannels * 9, -1, 1),
+          uniform<float>(random, kOutputs, -1, 1),
+          uniform<float>(random, pixels * kOutputs, -1, 1)};
 }
 
 void check_sums(const Inputs& in, bool winograd) {
@@ -54,9 +54,9 @@ void check_sums(const Inputs& in, bool winograd) {
   winograd ? pack_winograd_weight(weight, packed) : pack_conv2d_weight(weight, packed);
   Tensor sums = empty({kImages, kOutputs, kHeight, kWidth}, options);
   packed_conv2d(tensor(in.map, {kImages, kChannels, kHeight, kWidth}), packed,
-                tensor(in.bias, {kOutputs}), tensor(in.add, sums.sizes()), kOutputs, kKernel, kOnce,
-                kOnce, kOnce, true, sums);
-  check(close(values_of<float>(sums), expected, 1e-5), "convolution");
+                tensor(in.bias, {kOutputs}), tensor(in.add, sums.sizes()), kOutputs, kKernel, kOnes,
+                kOnes, kOnes, true, sums);
+  check(close(to_vector<float>(sums), expected, 1e-5), "convolution");
 }
 
 void check_gradient(const Inputs& in) {
@@ -66,9 +66,9 @@ void check_gradient(const Inputs& in) {
   });
   Tensor gradient = empty({kOutputs, kChannels, 3, 3}, {kFloat, kCPU, -1});
   winograd_conv2d_backward_weight(tensor(in.add, {kImages, kOutputs, kHeight, kWidth}),
-                                  tensor(in.map, {kImages, kChannels, kHeight, kWidth}), kOnce,
+                                  tensor(in.map, {kImages, kChannels, kHeight, kWidth}), kOnes,
                                   gradient);
-  check(close(values_of<float>(gradient), expected, 2e-5), "gradient of a convolution's weights");
+  check(close(to_vector<float>(gradient), expected, 2e-5), "gradient of a convolution's weights");
 }
 
 }  // namespace

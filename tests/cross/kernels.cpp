@@ -14,9 +14,9 @@ int failures = 0;
 
 }  // namespace
 
-void check(bool good, const char* what) {
-  if (good) return;
-  std::printf("FAILED: %s\n", what);
+void check(bool passed, const char* name) {
+  if (passed) return;
+  std::printf("FAILED: %s\n", name);
   ++failures;
 }
 

@@ -10,7 +10,7 @@ namespace {
 using namespace detops::cpu;
 
 template <typename T>
-void check_boxes_of_masks(std::mt19937& random, int64_t width) {
+void check_masks_to_boxes(std::mt19937& random, int64_t width) {
   constexpr int64_t kMasks = 5, kHeight = 5;
   std::vector<T> masks(kMasks * kHeight * width);
   std::vector<float> expected(4);  // the box of the first mask, which is empty
@@ -26,7 +26,7 @@ void check_boxes_of_masks(std::mt19937& random, int64_t width) {
   }
   Tensor boxes = empty({kMasks, 4}, {kFloat, kCPU, -1});
   masks_to_boxes(tensor(masks, {kMasks, kHeight, width}), boxes);
-  check(values_of<float>(boxes) == expected, "boxes of masks");
+  check(to_vector<float>(boxes) == expected, "boxes of masks");
 }
 
 // "0", "4" and so on are runs of 0, 4: see RunLengths. The masks have at most two runs, all shorter
@@ -39,13 +39,13 @@ void check_run_lengths() {
     const auto [text, ends] = cpu::masks_to_rle(tensor(rows, {1, kHeight, kWidth}));
     const std::vector<uint8_t> expected{static_cast<uint8_t>('0' + begin),
                                         static_cast<uint8_t>('0' + kHeight * kWidth - begin)};
-    check(values_of<uint8_t>(text) == expected, "run lengths");
+    check(to_vector<uint8_t>(text) == expected, "run lengths");
   }
 }
 
 void check_paste(std::mt19937& random) {
   constexpr int64_t kCells = 7, kHeight = 40, kWidth = 83;
-  const auto mask = numbers<float>(random, kCells * kCells, 0, 1);
+  const auto mask = uniform<float>(random, kCells * kCells, 0, 1);
   const std::vector<float> box{5.5f, 3.25f, 71.f, 30.75f};
   std::vector<uint8_t> binary, soft;
   const auto cell = [&](int64_t y, int64_t x) {
@@ -54,14 +54,15 @@ void check_paste(std::mt19937& random) {
   };
   for (int64_t y = 0; y < kHeight; ++y) {
     for (int64_t x = 0; x < kWidth; ++x) {
-      math::Taps<float> down{}, along{};
+      math::Taps<float> row_taps{}, column_taps{};
       float value = 0;
-      if (math::mask_taps(box[1], box[3], kCells, y, down) &&
-          math::mask_taps(box[0], box[2], kCells, x, along)) {
+      if (math::mask_taps(box[1], box[3], kCells, y, row_taps) &&
+          math::mask_taps(box[0], box[2], kCells, x, column_taps)) {
         const auto row = [&](int64_t r) {
-          return cell(r, along.low) * along.weight_low + cell(r, along.high) * along.weight_high;
+          return cell(r, column_taps.low) * column_taps.weight_low +
+                 cell(r, column_taps.high) * column_taps.weight_high;
         };
-        value = row(down.low) * down.weight_low + row(down.high) * down.weight_high;
+        value = row(row_taps.low) * row_taps.weight_low + row(row_taps.high) * row_taps.weight_high;
       }
       binary.push_back(value >= 0.5f);
       soft.push_back(math::soft_mask_value(value));
@@ -70,19 +71,19 @@ void check_paste(std::mt19937& random) {
   const Tensor masks = tensor(mask, {1, 1, kCells, kCells}), boxes = tensor(box, {1, 4});
   Tensor pasted = empty({1, kHeight, kWidth}, {kByte, kCPU, -1});
   paste_masks_in_image(masks, boxes, kHeight, kWidth, 0.5, pasted);
-  check(values_of<uint8_t>(pasted) == binary, "pasted masks");
+  check(to_vector<uint8_t>(pasted) == binary, "pasted masks");
   paste_masks_in_image(masks, boxes, kHeight, kWidth, -1, pasted);
-  check(values_of<uint8_t>(pasted) == soft, "pasted soft masks");
+  check(to_vector<uint8_t>(pasted) == soft, "pasted soft masks");
 }
 
 }  // namespace
 
 void check_masks(std::mt19937& random) {
   for (const int64_t width : {1, 7, 40, 203}) {
-    check_boxes_of_masks<uint8_t>(random, width);
-    check_boxes_of_masks<torch::headeronly::Half>(random, width);
-    check_boxes_of_masks<float>(random, width);
-    check_boxes_of_masks<double>(random, width);
+    check_masks_to_boxes<uint8_t>(random, width);
+    check_masks_to_boxes<torch::headeronly::Half>(random, width);
+    check_masks_to_boxes<float>(random, width);
+    check_masks_to_boxes<double>(random, width);
   }
   check_run_lengths();
   check_paste(random);

@@ -30,8 +30,8 @@ namespace {
 using Handle = AtenTensorHandle;
 using Strides = std::vector<int64_t>;
 
-[[noreturn]] void missing(const char* what) {
-  std::fprintf(stderr, "the stand-in for LibTorch has no %s\n", what);
+[[noreturn]] void unsupported(const char* what) {
+  std::fprintf(stderr, "the stub of LibTorch does not support %s\n", what);
   std::abort();
 }
 
@@ -86,7 +86,7 @@ AOTITorchError product(Handle out, Handle bias, Handle left, Handle right) {
       for (int64_t j = 0; j < out->sizes[1]; ++j) {
         double sum = 0;
         if (bias != nullptr) {
-          if (bias->sizes != out->sizes) missing("bias of other sizes");
+          if (bias->sizes != out->sizes) unsupported("a bias of other sizes");
           sum = static_cast<double>(at(bias, i, j));
         }
         for (int64_t k = 0; k < left->sizes[1]; ++k) {
@@ -174,7 +174,7 @@ AOTITorchError aoti_torch_copy_(Handle to, Handle from, int32_t) {
   for (size_t d = 0; d < expanded.size(); ++d) {
     const size_t missing_dims = expanded.size() - from->sizes.size();
     if (d < missing_dims || from->sizes[d - missing_dims] == 1) continue;
-    if (from->sizes[d - missing_dims] != to->sizes[d]) missing("copy of other sizes");
+    if (from->sizes[d - missing_dims] != to->sizes[d]) unsupported("a copy of other sizes");
     expanded[d] = from->strides[d - missing_dims];
   }
   with_type(to->dtype, [&](auto target) {
@@ -235,5 +235,5 @@ AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t grain, Par
 }
 
 AOTITorchError torch_call_dispatcher(const char* op, const char*, StableIValue*, uint64_t) {
-  missing(op);
+  unsupported(op);
 }

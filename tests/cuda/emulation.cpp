@@ -14,7 +14,7 @@ namespace {
 
 // Runs a kernel on two blocks and returns the error message, empty for none.
 template <typename Kernel>
-const char* complaint(unsigned threads, const Kernel& kernel) {
+const char* error_message(unsigned threads, const Kernel& kernel) {
   static char message[200];
   try {
     run(dim3(2), threads, 0, kernel);
@@ -28,7 +28,7 @@ const char* complaint(unsigned threads, const Kernel& kernel) {
 template <typename T>
 void read_before_written() {
   bool all_nan = true;
-  const char* message = complaint(64, [&] {
+  const char* message = error_message(64, [&] {
     __shared__ T values[64];
     all_nan = all_nan && std::isnan(values[threadIdx.x]);
     __syncthreads();
@@ -39,7 +39,7 @@ void read_before_written() {
 
 void written_before_read() {
   int wrong = 0;
-  const char* message = complaint(64, [&] {
+  const char* message = error_message(64, [&] {
     __shared__ int values[64];
     values[threadIdx.x] = static_cast<int>(threadIdx.x);
     __syncthreads();
@@ -50,14 +50,16 @@ void written_before_read() {
 
 void votes() {
   const auto vote = [] { __ballot_sync(0xffffffffu, true); };
-  EXPECT(*complaint(64, vote) == '\0');
-  EXPECT(std::strstr(complaint(40, vote), "voted") != nullptr);
+  EXPECT(*error_message(64, vote) == '\0');
+  EXPECT(std::strstr(error_message(40, vote), "a warp voted without all of its threads") !=
+         nullptr);
   const auto some_leave = [&] {
     if (threadIdx.x == 35) return;
     vote();
   };
-  EXPECT(std::strstr(complaint(64, some_leave), "voted") != nullptr);
-  EXPECT(*complaint(64, vote) == '\0');  // the next kernel reports no error
+  EXPECT(std::strstr(error_message(64, some_leave), "a warp voted without all of its threads") !=
+         nullptr);
+  EXPECT(*error_message(64, vote) == '\0');  // the next kernel reports no error
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ void tiles(int64_t images, int64_t height, int64_t width, int64_t side) {
   const TileGrid grid = tile_grid(images, height, width, side);
   std::vector<int> owners(images * height * width);
   for (int64_t tile = 0; tile < grid.count(); ++tile) {
-    const TilePlace at = tile_place(grid, tile, side);
+    const TileOrigin at = tile_origin(grid, tile, side);
     EXPECT(at.image < images && at.y < height && at.x < width);
     for (int64_t y = at.y; y < at.y + side && y < height; ++y) {
       for (int64_t x = at.x; x < at.x + side && x < width; ++x) {
@@ -87,7 +87,7 @@ int main() {
   }
   const TileGrid grid = tile_grid(100000, 2000, 3000, 8);
   EXPECT(grid.count() == int64_t(100000) * 250 * 375);
-  const TilePlace end = tile_place(grid, grid.count() - 1, 8);
+  const TileOrigin end = tile_origin(grid, grid.count() - 1, 8);
   EXPECT(end.image == 99999 && end.y == 1992 && end.x == 2992);
   return failures;
 }

@@ -22,7 +22,7 @@ constexpr size_t kStackPages = 16;
 namespace detops::cuda::emulation {
 
 #ifndef __x86_64__
-#error "EMULATE_CUDA=1 is written for x86-64"
+#error "EMULATE_CUDA=1 requires x86-64"
 #endif
 
 // Saves the current stack in `from` and resumes the one in `to`. swapcontext would work too, but it
@@ -50,7 +50,7 @@ detops_switch_stack:
   ret
 )");
 
-dim3 block_place, block_count, thread_place, thread_count;
+dim3 block_index, block_count, thread_index, thread_count;
 unsigned char* dynamic_memory;
 
 namespace {
@@ -66,11 +66,11 @@ void require(bool condition, const char* message) {
 // A barrier for the threads of a block or of a warp.
 struct Barrier {
   unsigned members = 0, arrived = 0;
-  uint64_t passed = 0;
+  uint64_t generation = 0;
 
-  void let_pass() {
+  void release() {
     arrived = 0;
-    ++passed;
+    ++generation;
   }
 };
 
@@ -84,10 +84,12 @@ struct Thread {
   void* top = nullptr;  // saved stack pointer
   std::unique_ptr<unsigned char[]> stack{new unsigned char[kStack]};
   bool done = false;
-  const Barrier* waits_for = nullptr;
-  uint64_t until = 0;
+  const Barrier* waiting_on = nullptr;
+  uint64_t target_generation = 0;
 
-  bool ready() const { return !done && (waits_for == nullptr || waits_for->passed >= until); }
+  bool ready() const {
+    return !done && (waiting_on == nullptr || waiting_on->generation >= target_generation);
+  }
 };
 
 // Only one grid runs at a time, whichever thread launches it.
@@ -96,10 +98,10 @@ void* scheduler;
 std::vector<std::unique_ptr<Thread>> threads;
 std::vector<Warp> warps;
 Barrier block;
-unsigned self;
-const std::function<void()>* body_of_kernel;
-bool vote_of_absent;
-thread_local unsigned char in_shared;  // its address locates the __shared__ variables
+unsigned current;
+const std::function<void()>* kernel_body;
+bool incomplete_vote;
+thread_local unsigned char shared_anchor;  // its address locates the __shared__ variables
 
 // Fills all __shared__ variables of this library with one bits, so that reads of uninitialised
 // memory give NaN. These are all of its thread_local variables: it has no others.
@@ -108,11 +110,11 @@ void poison_shared() {
       [](dl_phdr_info* info, size_t, void*) {
         auto* memory = static_cast<unsigned char*>(info->dlpi_tls_data);
         for (int i = 0; i < info->dlpi_phnum; ++i) {
-          const auto& part = info->dlpi_phdr[i];
-          const bool ours = part.p_type == PT_TLS && memory != nullptr && &in_shared >= memory &&
-                            &in_shared < memory + part.p_memsz;
+          const auto& segment = info->dlpi_phdr[i];
+          const bool ours = segment.p_type == PT_TLS && memory != nullptr &&
+                            &shared_anchor >= memory && &shared_anchor < memory + segment.p_memsz;
           if (!ours) continue;
-          std::memset(memory, 0xff, part.p_memsz);
+          std::memset(memory, 0xff, segment.p_memsz);
           return 1;
         }
         return 0;
@@ -121,31 +123,31 @@ void poison_shared() {
 }
 
 void wait(Barrier& barrier) {
-  Thread& me = *threads[self];
-  me.waits_for = &barrier;
-  me.until = barrier.passed + 1;
-  if (++barrier.arrived == barrier.members) barrier.let_pass();
-  if (!me.ready()) detops_switch_stack(&me.top, scheduler);
-  me.waits_for = nullptr;
+  Thread& thread = *threads[current];
+  thread.waiting_on = &barrier;
+  thread.target_generation = barrier.generation + 1;
+  if (++barrier.arrived == barrier.members) barrier.release();
+  if (!thread.ready()) detops_switch_stack(&thread.top, scheduler);
+  thread.waiting_on = nullptr;
 }
 
 // Removes a thread that has ended from a barrier, so that the other threads can pass it.
 void leave(Barrier& barrier) {
   --barrier.members;
-  if (barrier.members > 0 && barrier.arrived == barrier.members) barrier.let_pass();
+  if (barrier.members > 0 && barrier.arrived == barrier.members) barrier.release();
 }
 
 void run_thread() {
-  (*body_of_kernel)();
-  threads[self]->done = true;
-  leave(warps[self / kWarp].barrier);
+  (*kernel_body)();
+  threads[current]->done = true;
+  leave(warps[current / kWarp].barrier);
   leave(block);
-  detops_switch_stack(&threads[self]->top, scheduler);
+  detops_switch_stack(&threads[current]->top, scheduler);
 }
 
 void start(Thread& thread) {
   thread.done = false;
-  thread.waits_for = nullptr;
+  thread.waiting_on = nullptr;
   // The previous thread on this stack never returned from its first function.
   ASAN_UNPOISON_MEMORY_REGION(thread.stack.get(), kStack);
   // Six registers, the address for `ret`, and one slot that aligns the stack as after a call.
@@ -157,16 +159,16 @@ void start(Thread& thread) {
 
 // Runs each lane of a warp until it waits. Returns whether any lane could run.
 bool run_warp(unsigned first, unsigned lanes, bool backwards) {
-  bool went_on = false;
+  bool progressed = false;
   for (unsigned i = 0; i < lanes; ++i) {
-    self = first + (backwards ? lanes - 1 - i : i);
-    Thread& thread = *threads[self];
+    current = first + (backwards ? lanes - 1 - i : i);
+    Thread& thread = *threads[current];
     if (!thread.ready()) continue;
-    thread_place.x = self;
+    thread_index.x = current;
     detops_switch_stack(&scheduler, thread.top);
-    went_on = true;
+    progressed = true;
   }
-  return went_on;
+  return progressed;
 }
 
 void run_block(unsigned count, bool backwards) {
@@ -177,49 +179,49 @@ void run_block(unsigned count, bool backwards) {
     ++warps[i / kWarp].barrier.members;
   }
   while (block.members > 0) {
-    bool went_on = false;
+    bool progressed = false;
     for (unsigned i = 0; i < warps.size(); ++i) {
       const unsigned first = kWarp * (backwards ? warps.size() - 1 - i : i);
       // Runs a warp as long as it can continue: its stacks are in the cache.
-      while (run_warp(first, std::min(kWarp, count - first), backwards)) went_on = true;
+      while (run_warp(first, std::min(kWarp, count - first), backwards)) progressed = true;
     }
-    require(went_on, "detops: the threads of a block wait at different barriers");
+    require(progressed, "detops: the threads of a block wait at different barriers");
   }
-  require(!vote_of_absent, "detops: a warp voted of which some threads had left");
+  require(!incomplete_vote, "detops: a warp voted without all of its threads");
 }
 
 }  // namespace
 
 void block_barrier() { wait(block); }
 
-void exchange(uint64_t value, uint64_t (&everyone)[32]) {
-  Warp& warp = warps[self / kWarp];
-  vote_of_absent = vote_of_absent || warp.barrier.members < kWarp;
-  auto& values = warp.values[warp.barrier.passed % 2];
-  values[self % kWarp] = value;
+void exchange(uint64_t value, uint64_t (&lane_values)[32]) {
+  Warp& warp = warps[current / kWarp];
+  incomplete_vote = incomplete_vote || warp.barrier.members < kWarp;
+  auto& values = warp.values[warp.barrier.generation % 2];
+  values[current % kWarp] = value;
   wait(warp.barrier);
-  std::memcpy(everyone, values, sizeof(everyone));
+  std::memcpy(lane_values, values, sizeof(lane_values));
 }
 
 void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>& body) {
   const std::lock_guard<std::mutex> lock(running);
   require(count > 0 && count <= 1024 && blocks.y <= 65535 && blocks.z <= 65535,
-          "detops: no GPU runs a grid like that");
+          "detops: the launch exceeds the limits of a GPU");
   const char* mode = std::getenv("DETOPS_EMULATION");
   const bool backwards = mode != nullptr && std::strcmp(mode, "backwards") == 0;
   while (threads.size() < count) threads.push_back(std::make_unique<Thread>());
   std::vector<unsigned char> memory(shared);
   dynamic_memory = memory.data();
-  body_of_kernel = &body;
-  vote_of_absent = false;
-  in_shared = 0;
+  kernel_body = &body;
+  incomplete_vote = false;
+  shared_anchor = 0;
   block_count = blocks;
   thread_count = {count, 1, 1};
-  thread_place = {0, 0, 0};
-  const unsigned all = blocks.x * blocks.y * blocks.z;
-  for (unsigned i = 0; i < all; ++i) {
-    const unsigned n = backwards ? all - 1 - i : i;
-    block_place = {n % blocks.x, n / blocks.x % blocks.y, n / blocks.x / blocks.y};
+  thread_index = {0, 0, 0};
+  const unsigned total_blocks = blocks.x * blocks.y * blocks.z;
+  for (unsigned i = 0; i < total_blocks; ++i) {
+    const unsigned n = backwards ? total_blocks - 1 - i : i;
+    block_index = {n % blocks.x, n / blocks.x % blocks.y, n / blocks.x / blocks.y};
     std::fill(memory.begin(), memory.end(), 0xff);
     poison_shared();
     run_block(count, backwards);

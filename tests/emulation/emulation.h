@@ -37,20 +37,20 @@ namespace detops::cuda::emulation {
 // Runs a kernel's body in every thread of the grid.
 void run(dim3 blocks, unsigned threads, size_t shared, const std::function<void()>& body);
 
-extern dim3 block_place, block_count, thread_place, thread_count;
+extern dim3 block_index, block_count, thread_index, thread_count;
 extern unsigned char* dynamic_memory;
 
 void block_barrier();
 
 // Gives every lane the values of all 32 lanes of its warp. All of them must call it: on a GPU, the
 // value of a lane that has exited is undefined.
-void exchange(uint64_t value, uint64_t (&everyone)[32]);
+void exchange(uint64_t value, uint64_t (&lane_values)[32]);
 
 }  // namespace detops::cuda::emulation
 
-#define blockIdx (::detops::cuda::emulation::block_place)
+#define blockIdx (::detops::cuda::emulation::block_index)
 #define gridDim (::detops::cuda::emulation::block_count)
-#define threadIdx (::detops::cuda::emulation::thread_place)
+#define threadIdx (::detops::cuda::emulation::thread_index)
 #define blockDim (::detops::cuda::emulation::thread_count)
 
 inline void __syncthreads() { detops::cuda::emulation::block_barrier(); }
@@ -58,19 +58,19 @@ inline void __threadfence() {}
 inline int atomicAdd(int* to, int value) { return std::exchange(*to, *to + value); }
 
 template <typename T>
-T __shfl_xor_sync(unsigned, T value, int with) {
+T __shfl_xor_sync(unsigned, T value, int lane_mask) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
-  uint64_t mine = 0, everyone[32];
-  __builtin_memcpy(&mine, &value, sizeof(T));
-  detops::cuda::emulation::exchange(mine, everyone);
-  __builtin_memcpy(&value, &everyone[(threadIdx.x ^ with) % 32], sizeof(T));
+  uint64_t bits = 0, lane_values[32];
+  __builtin_memcpy(&bits, &value, sizeof(T));
+  detops::cuda::emulation::exchange(bits, lane_values);
+  __builtin_memcpy(&value, &lane_values[(threadIdx.x ^ lane_mask) % 32], sizeof(T));
   return value;
 }
 inline unsigned __ballot_sync(unsigned, bool vote) {
-  uint64_t everyone[32];
-  detops::cuda::emulation::exchange(vote, everyone);
+  uint64_t lane_values[32];
+  detops::cuda::emulation::exchange(vote, lane_values);
   unsigned votes = 0;
-  for (unsigned i = 0; i < 32; ++i) votes |= static_cast<unsigned>(everyone[i]) << i;
+  for (unsigned i = 0; i < 32; ++i) votes |= static_cast<unsigned>(lane_values[i]) << i;
   return votes;
 }
 inline int __ffs(int x) { return __builtin_ffs(x); }

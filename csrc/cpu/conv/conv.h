@@ -15,7 +15,7 @@ namespace detops::cpu {
 constexpr int64_t kPanel = 32;
 constexpr int64_t kWinogradPlanes = 36;
 
-inline int64_t panels_of(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
+inline int64_t panel_count(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
 struct ConvSizes {
   int64_t images, channels, height, width;
@@ -41,7 +41,7 @@ struct ConvTaps {
 // Epilogue of a product: adds `bias` and `add` to the sums and applies relu, each of them optional.
 // `add` and `out` have the same row stride.
 template <typename T>
-struct Finish {
+struct Epilogue {
   const T *bias, *add;
   T* out;
   int64_t stride, outputs;
@@ -57,19 +57,19 @@ struct ConvBlock {
 // Tiles of 4x4 results of every image, row by row. If one or two results remain for the last row or
 // column, its tiles are two results high or wide and have 4 points on that side instead of 6.
 struct WinogradTiles {
-  int64_t down, across;
-  bool low, narrow;  // whether the last row is two results high, the last column two wide
+  int64_t rows, columns;
+  bool short_last_row, narrow_last_column;
 
   explicit WinogradTiles(const ConvSizes& s)
-      : down((s.output_height + 3) / 4),
-        across((s.output_width + 3) / 4),
-        low((s.output_height + 1) % 4 >= 2),
-        narrow((s.output_width + 1) % 4 >= 2) {}
+      : rows((s.output_height + 3) / 4),
+        columns((s.output_width + 3) / 4),
+        short_last_row((s.output_height + 1) % 4 >= 2),
+        narrow_last_column((s.output_width + 1) % 4 >= 2) {}
 
-  int64_t of_image() const { return down * across; }
+  int64_t per_image() const { return rows * columns; }
 };
 
-// Tile sizes in points, down x across. They are ordered so that the sizes that contain a plane's
+// Tile sizes in points, height x width. They are ordered so that the sizes that contain a plane's
 // point are adjacent: all four sizes for group 0, the middle two for group 1, ...
 enum TileSize { k6x4, k6x6, k4x6, k4x4, kTileSizes };
 struct PlaneGroup {
@@ -80,7 +80,7 @@ constexpr PlaneGroup kPlaneGroups[] = {
     {0, 16, k6x4, k4x4}, {16, 8, k6x6, k4x6}, {24, 8, k6x4, k6x6}, {32, 4, k6x6, k6x6}};
 
 // Plane of the point (y, x). Planes are ordered by group.
-constexpr int64_t plane_of(int64_t y, int64_t x) {
+constexpr int64_t plane_index(int64_t y, int64_t x) {
   if (y < 4) return x < 4 ? y * 4 + x : 16 + y * 2 + x - 4;
   return x < 4 ? 24 + (y - 4) * 4 + x : 32 + (y - 4) * 2 + x - 4;
 }
@@ -98,11 +98,11 @@ class TileBlock {
   TileBlock(const WinogradTiles& tiles, int64_t first, int64_t count) {
     tiles_.reserve(count);
     for (int64_t i = first; i < first + count; ++i) {
-      const int64_t y = i / tiles.across % tiles.down, x = i % tiles.across;
-      const bool low = tiles.low && y == tiles.down - 1;
-      const bool narrow = tiles.narrow && x == tiles.across - 1;
-      const TileSize size = low ? (narrow ? k4x4 : k4x6) : (narrow ? k6x4 : k6x6);
-      tiles_.push_back({i / tiles.of_image(), y * 4, x * 4, size, starts_[size + 1]++});
+      const int64_t y = i / tiles.columns % tiles.rows, x = i % tiles.columns;
+      const bool is_short = tiles.short_last_row && y == tiles.rows - 1;
+      const bool is_narrow = tiles.narrow_last_column && x == tiles.columns - 1;
+      const TileSize size = is_short ? (is_narrow ? k4x4 : k4x6) : (is_narrow ? k6x4 : k6x6);
+      tiles_.push_back({i / tiles.per_image(), y * 4, x * 4, size, starts_[size + 1]++});
     }
     for (int k = 0; k < kTileSizes; ++k) starts_[k + 1] += starts_[k];
     for (Tile& tile : tiles_) tile.row += starts_[tile.size];
@@ -120,6 +120,6 @@ class TileBlock {
 };
 
 // Row stride of a plane, never a power of two: such rows would map to the same cache sets.
-inline int64_t winograd_stride(int64_t columns) { return (columns + 31) / 32 * 32 + 16; }
+inline int64_t winograd_row_stride(int64_t columns) { return (columns + 31) / 32 * 32 + 16; }
 
 }  // namespace detops::cpu

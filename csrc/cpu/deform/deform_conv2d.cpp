@@ -11,16 +11,16 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   const std::vector<DeformSlice> slices = deform_slices(g, std::max(g.channels, kRoIChannels));
   const DeformWeights<A> weights(g, slices, weight.const_data_ptr<A>());
   const int64_t points = g.points(), positions = g.positions();
-  const int64_t deepest = slices[0].channels * points;  // no other slice is larger
-  const int64_t tile = deform_tile<A>(g, deepest), tiles = divide_up(positions, tile);
+  const int64_t max_depth = slices[0].channels * points;  // no other slice is larger
+  const int64_t tile = deform_tile<A>(g, max_depth), tiles = divide_up(positions, tile);
   const DeformMap map(g);
   const int64_t blocks = divide_up(g.channels, kRoIChannels);
   constexpr int64_t kBytes = 64 << 20;  // of feature maps in lanes at a time
-  const int64_t at_once =
+  const int64_t batch =
       std::clamp<int64_t>(kBytes / int64_t(sizeof(A)) / (blocks * map.size()), 1, g.images);
-  Buffer<A> maps(at_once * blocks * map.size());
-  for (int64_t first = 0; first < g.images; first += at_once) {
-    const int64_t images = std::min(at_once, g.images - first);
+  Buffer<A> maps(batch * blocks * map.size());
+  for (int64_t first = 0; first < g.images; first += batch) {
+    const int64_t images = std::min(batch, g.images - first);
     const int64_t rows = map.rows();
     parallel_each(images * blocks * rows, 32, [&](int64_t i) {
       const int64_t row = i % rows, image = i / rows / blocks, c = i / rows % blocks * kRoIChannels;
@@ -30,10 +30,10 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
     });
     each_task(images * tiles, [&](int64_t task, int64_t last) {
       DeformTile<A> taps(g, offset, mask, std::min(tile, positions));
-      Buffer<A> columns(taps.stride() * deepest + taps.kRoom);
+      Buffer<A> columns(taps.stride() * max_depth + taps.kPadding);
       for (; task < last; ++task) {
         const int64_t image = task / tiles, begin = task % tiles * tile;
-        taps.move(first + image, begin, std::min(tile, positions - begin));
+        taps.select(first + image, begin, std::min(tile, positions - begin));
         for (int64_t group = 0; group < g.offset_groups; ++group) taps.locate(group);
         for (size_t slice = 0; slice < slices.size(); ++slice) {
           const DeformSlice& s = slices[slice];
@@ -48,7 +48,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
           }
           for (int64_t group = 0; group < s.groups; ++group) {
             const DeformProduct t =
-                taps.product(s, group, output, columns.data(), weights.of(slice));
+                taps.product(s, group, output, columns.data(), weights.data(slice));
             if (bias.defined()) {
               const int64_t n = s.group_outputs();
               t.outputs.copy_(bias.narrow(0, s.output + group * n, n));
@@ -87,7 +87,7 @@ struct SliceBackward {
   DeformMap shape{g};
   DeformTile<A> taps{g, in.offset, in.mask, tile};
   Buffer<A> maps = Buffer<A>(2 * shape.size());
-  Buffer<A> columns = Buffer<A>(taps.stride() * g.points() * kRoIChannels + taps.kRoom);
+  Buffer<A> columns = Buffer<A>(taps.stride() * g.points() * kRoIChannels + taps.kPadding);
   Buffer<A> dots = Buffer<A>(taps.stride() * g.points() * 4);
 
   // `packed` is [outputs, points, channels]. Adds the weight gradient to `grad_packed`, in the same
@@ -105,12 +105,12 @@ struct SliceBackward {
       }
       if (to_samples) std::fill_n(grad_map, shape.size(), A(0));
       for (int64_t begin = 0; begin < g.positions(); begin += tile) {
-        taps.move(image, begin, std::min(tile, g.positions() - begin));
+        taps.select(image, begin, std::min(tile, g.positions() - begin));
         for (int64_t group = 0; group < slice.groups && to_samples; ++group) {
           const DeformProduct t = taps.product(slice, group, in.grad, columns.data(), packed);
           mm_out(t.columns, t.outputs, t.weight);
         }
-        take_samples(slice, image, begin, to_samples, sums);
+        process_samples(slice, image, begin, to_samples, sums);
         for (int64_t group = 0; group < slice.groups && grad_packed != nullptr; ++group) {
           const DeformProduct t = taps.product(slice, group, in.grad, columns.data(), grad_packed);
           addmm_out(t.weight, t.weight, t.outputs.t(), t.columns);
@@ -125,17 +125,17 @@ struct SliceBackward {
   }
 
   template <typename Sums>
-  void take_samples(const DeformSlice& slice, int64_t image, int64_t begin, bool to_samples,
-                    const Sums& sums) {
+  void process_samples(const DeformSlice& slice, int64_t image, int64_t begin, bool to_samples,
+                       const Sums& sums) {
     A *map = maps.data(), *grad_map = map + shape.size();
     const int64_t end = slice.channel + slice.channels;
-    const int64_t apart = taps.stride() * g.points(), all = g.points() * g.positions();
-    int64_t located = -1;
+    const int64_t dot_stride = taps.stride() * g.points(), axis_size = g.points() * g.positions();
+    int64_t located_group = -1;
     each_run(g, slice, slice.channel, end, [&](const DeformRun& run, int64_t group) {
-      if (run.offset_group != located) {
-        located = run.offset_group;
-        taps.locate(located);
-        std::fill_n(dots.data(), 4 * apart, A(0));
+      if (run.offset_group != located_group) {
+        located_group = run.offset_group;
+        taps.locate(located_group);
+        std::fill_n(dots.data(), 4 * dot_stride, A(0));
       }
       const auto block =
           taps.block(slice, run, group, map, run.channel - slice.channel, columns.data());
@@ -146,11 +146,11 @@ struct SliceBackward {
       DETOPS_IN_USE(deform_scatter<A>)(block, grad_map, dots.data());
       const int64_t next = run.channel + run.channels;
       if (next != end && next % (g.channels / g.offset_groups) != 0) return;
-      A* to = sums(image, located) + begin;
+      A* to = sums(image, located_group) + begin;
       for (int64_t k = 0; k < g.points(); ++k, to += g.positions()) {
-        DETOPS_IN_USE(deform_differentiate<A>)(taps.point(located, k),
-                                               dots.data() + k * taps.stride(), apart, to, to + all,
-                                               to + 2 * all);
+        DETOPS_IN_USE(deform_differentiate<A>)(taps.point(located_group, k),
+                                               dots.data() + k * taps.stride(), dot_stride, to,
+                                               to + axis_size, to + 2 * axis_size);
       }
     });
   }
@@ -168,8 +168,9 @@ void sum_parts(const DeformGeometry& g, const A* sums, const std::vector<DeformS
     const int64_t image = i / g.offset_groups, group = i % g.offset_groups;
     bool first = true;
     for (size_t s = 0; s < slices.size(); ++s) {
-      if (group < slices[s].first_part(g) || group >= slices[s].end_part(g)) continue;
-      const int64_t part = first_part[s] + group - slices[s].first_part(g);
+      if (group < slices[s].first_offset_group(g) || group >= slices[s].end_offset_group(g))
+        continue;
+      const int64_t part = first_part[s] + group - slices[s].first_offset_group(g);
       const A* from = sums + (image * first_part.back() + part) * 3 * points * positions;
       const auto add = [&](A* to) {
         for (int64_t j = 0; j < positions; ++j) to[j] = first ? from[j] : to[j] + from[j];
@@ -192,10 +193,10 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   const int64_t n_slices = static_cast<int64_t>(slices.size());
   std::vector<int64_t> first_part{0};
   for (const DeformSlice& s : slices) {
-    first_part.push_back(first_part.back() + s.end_part(g) - s.first_part(g));
+    first_part.push_back(first_part.back() + s.end_offset_group(g) - s.first_offset_group(g));
   }
   // A fixed limit, so that the order of summation does not depend on the number of threads.
-  const int64_t chunks = std::min<int64_t>(g.images, 8), all_weights = weights.first.back();
+  const int64_t chunks = std::min<int64_t>(g.images, 8), all_weights = weights.offsets.back();
   const int64_t part_size = 3 * g.points() * g.positions();
   Buffer<A> grad_packed(out.weight.defined() ? chunks * all_weights : 0);
   Buffer<A> sums(g.images * first_part.back() * part_size);
@@ -207,12 +208,12 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
       const DeformSlice& s = slices[slice];
       A* grad_weight = nullptr;
       if (out.weight.defined()) {
-        grad_weight = grad_packed.data() + chunk * all_weights + weights.first[slice];
-        std::fill_n(grad_weight, weights.first[slice + 1] - weights.first[slice], A(0));
+        grad_weight = grad_packed.data() + chunk * all_weights + weights.offsets[slice];
+        std::fill_n(grad_weight, weights.offsets[slice + 1] - weights.offsets[slice], A(0));
       }
-      backward.run(s, weights.of(slice), grad_weight, g.images * chunk / chunks,
+      backward.run(s, weights.data(slice), grad_weight, g.images * chunk / chunks,
                    g.images * (chunk + 1) / chunks, [&](int64_t image, int64_t group) {
-                     const int64_t part = first_part[slice] + group - s.first_part(g);
+                     const int64_t part = first_part[slice] + group - s.first_offset_group(g);
                      return sums.data() + (image * first_part.back() + part) * part_size;
                    });
     }
@@ -223,7 +224,7 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   if (!out.weight.defined()) return;
   A* grad_weight = out.weight.mutable_data_ptr<A>();
   parallel_each(n_slices, 1, [&](int64_t s) {
-    const A* packed = grad_packed.data() + weights.first[s];
+    const A* packed = grad_packed.data() + weights.offsets[s];
     each_weight(g, slices[s], [&](int64_t i, int64_t to) {
       A sum = 0;
       for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += packed[chunk * all_weights + i];

@@ -19,7 +19,7 @@ struct DeformPoint {
   const A *offset_y, *offset_x, *mask;  // mask may be null
   const A *window_y, *window_x;         // origin of each position's window
   A y, x;                               // of the point within the window
-  A least, height, width;               // range of valid samples; see math::deform::sample
+  A min_coordinate, height, width;      // range of valid samples; see math::deform::sample
 };
 
 // Location of each sample: the pixel of its first corner, and the weights of all four corners times
@@ -58,25 +58,26 @@ struct DeformSlice {
 
   int64_t group_channels() const { return channels / groups; }
   int64_t group_outputs() const { return outputs / groups; }
-  // The channels belong to the offset groups [first_part, end_part).
-  int64_t first_part(const DeformGeometry& g) const {
+  // The channels belong to the offset groups [first_offset_group, end_offset_group).
+  int64_t first_offset_group(const DeformGeometry& g) const {
     return channel / (g.channels / g.offset_groups);
   }
-  int64_t end_part(const DeformGeometry& g) const {
+  int64_t end_offset_group(const DeformGeometry& g) const {
     return divide_up(channel + channels, g.channels / g.offset_groups);
   }
 };
 
-// Returns slices of at most `most` channels. Small groups are merged up to kRoIChannels channels.
-inline std::vector<DeformSlice> deform_slices(const DeformGeometry& g, int64_t most) {
+// Returns slices of at most `max_channels` channels. Small groups are merged up to kRoIChannels
+// channels.
+inline std::vector<DeformSlice> deform_slices(const DeformGeometry& g, int64_t max_channels) {
   std::vector<DeformSlice> slices;
   const int64_t channels = g.group_channels(), outputs = g.group_outputs();
-  const int64_t together = std::max<int64_t>(1, kRoIChannels / channels);
-  for (int64_t group = 0; group < g.groups; group += together) {
-    const int64_t count = std::min(together, g.groups - group);
-    for (int64_t c = 0; c < count * channels; c += most) {
-      slices.push_back({group * channels + c, std::min(most, count * channels - c), group * outputs,
-                        count * outputs, count});
+  const int64_t groups_per_slice = std::max<int64_t>(1, kRoIChannels / channels);
+  for (int64_t group = 0; group < g.groups; group += groups_per_slice) {
+    const int64_t count = std::min(groups_per_slice, g.groups - group);
+    for (int64_t c = 0; c < count * channels; c += max_channels) {
+      slices.push_back({group * channels + c, std::min(max_channels, count * channels - c),
+                        group * outputs, count * outputs, count});
     }
   }
   return slices;
@@ -121,20 +122,20 @@ void each_weight(const DeformGeometry& g, const DeformSlice& slice, const Visit&
 template <typename A>
 class DeformWeights {
  public:
-  std::vector<int64_t> first{0};
+  std::vector<int64_t> offsets{0};
 
   DeformWeights(const DeformGeometry& g, const std::vector<DeformSlice>& slices, const A* weight) {
     for (const DeformSlice& s : slices) {
-      first.push_back(first.back() + s.outputs * s.group_channels() * g.points());
+      offsets.push_back(offsets.back() + s.outputs * s.group_channels() * g.points());
     }
-    packed_.reserve(first.back());
+    packed_.reserve(offsets.back());
     parallel_each(slices.size(), 1, [&](int64_t s) {
-      A* to = packed_.data() + first[s];
+      A* to = packed_.data() + offsets[s];
       each_weight(g, slices[s], [&](int64_t i, int64_t from) { to[i] = weight[from]; });
     });
   }
 
-  const A* of(int64_t slice) const { return packed_.data() + first[slice]; }
+  const A* data(int64_t slice) const { return packed_.data() + offsets[slice]; }
 
  private:
   Buffer<A> packed_;
@@ -198,14 +199,15 @@ template <typename A>
 class DeformTile {
  public:
   // Kernels read and write whole vectors.
-  static constexpr int64_t kRoom = 16;
+  static constexpr int64_t kPadding = 16;
 
-  // The mask may be undefined. A tile has at most `most` positions.
-  DeformTile(const DeformGeometry& g, const Tensor& offset, const Tensor& mask, int64_t most)
+  // The mask may be undefined. A tile has at most `max_positions` positions.
+  DeformTile(const DeformGeometry& g, const Tensor& offset, const Tensor& mask,
+             int64_t max_positions)
       : g_(g),
         offset_(elements<A>(offset)),
         mask_(mask.defined() ? elements<A>(mask) : nullptr),
-        stride_(round_up(most, kRoom)),
+        stride_(round_up(max_positions, kPadding)),
         pixels_(samples()),
         weights_(4 * samples()),
         windows_(2 * stride_) {}
@@ -213,7 +215,7 @@ class DeformTile {
   int64_t stride() const { return stride_; }
 
   // Selects positions [begin, begin + count) of an image.
-  void move(int64_t image, int64_t begin, int64_t count) {
+  void select(int64_t image, int64_t begin, int64_t count) {
     image_ = image, begin_ = begin, count_ = count;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t position = begin + i;
@@ -231,7 +233,7 @@ class DeformTile {
     p.mask = mask_ == nullptr ? nullptr : mask_ + at;
     p.window_y = windows_.data(), p.window_x = p.window_y + stride_;
     p.y = A(k / g_.kernel_width * g_.dilation_y), p.x = A(k % g_.kernel_width * g_.dilation_x);
-    p.least = math::deform::min_coordinate<A>(g_.edge_gradient);
+    p.min_coordinate = math::deform::min_coordinate<A>(g_.edge_gradient);
     p.height = A(g_.height), p.width = A(g_.width);
     return p;
   }

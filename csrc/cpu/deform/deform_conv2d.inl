@@ -8,7 +8,7 @@ DETOPS_INLINE deform::Sample<Vector<A>> sample_at(const DeformPoint<A>& t, int64
   const int64_t n = t.positions - i;
   const Vector<A> y = (load_first(t.window_y + i, n) + t.y) + load_first(t.offset_y + i, n);
   const Vector<A> x = (load_first(t.window_x + i, n) + t.x) + load_first(t.offset_x + i, n);
-  return deform::sample(y, x, t.least, t.height, t.width);
+  return deform::sample(y, x, t.min_coordinate, t.height, t.width);
 }
 
 template <typename A>
@@ -37,7 +37,7 @@ struct DeformSample {
 };
 
 template <typename A>
-DETOPS_INLINE DeformSample<A> sample_of(const DeformBlock<A>& t, int64_t i) {
+DETOPS_INLINE DeformSample<A> load_sample(const DeformBlock<A>& t, int64_t i) {
   const int64_t first = t.taps.pixel[i] * kRoIChannels + t.channel;
   const int64_t below = first + t.row * kRoIChannels;
   return {{first, first + kRoIChannels, below, below + kRoIChannels},
@@ -55,37 +55,37 @@ DETOPS_INLINE Vector<A> blend(const DeformSample<A>& s, const Vector<A> (&value)
 // Returns `v` with all lanes from the n-th on replaced by `others`. In a partial vector of
 // channels, the remaining lanes are read and written back unchanged. This is faster than going
 // element by element.
-template <bool kWhole, typename T>
-DETOPS_INLINE Vector<T> choose_first(int64_t n, Vector<T> v, Vector<T> others) {
-  if (kWhole) return v;
+template <bool kFull, typename T>
+DETOPS_INLINE Vector<T> select_first(int64_t n, Vector<T> v, Vector<T> others) {
+  if (kFull) return v;
   return lane_indices<T>() < static_cast<lane_index_t<T>>(n) ? v : others;
 }
 
-template <bool kScatters, bool kWhole, typename A>
-DETOPS_INLINE void take_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
-  const int64_t channels = kWhole ? kRoIChannels : t.channels;
+template <bool kScatter, bool kFull, typename A>
+DETOPS_INLINE void process_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
+  const int64_t channels = kFull ? kRoIChannels : t.channels;
   for (int64_t p = 0; p < t.positions; ++p) {
     A* column = t.columns + p * t.points * t.column_stride;
     for (int64_t k = 0; k < t.points; ++k, column += t.column_stride) {
-      const DeformSample<A> s = sample_of(t, k * t.stride + p);
+      const DeformSample<A> s = load_sample(t, k * t.stride + p);
       Vector<A> dot[4] = {};
       for (int64_t c = 0; c < channels; c += kLanes<A>) {
         const int64_t n = channels - c;
-        const Vector<A> found = load(column + c);
-        const Vector<A> grad = choose_first<kWhole, A>(n, found, Vector<A>{});
+        const Vector<A> column_values = load(column + c);
+        const Vector<A> grad = select_first<kFull, A>(n, column_values, Vector<A>{});
         Vector<A> value[4];
         for (int i = 0; i < 4; ++i) {
           value[i] = load(t.map + s.corner[i] + c);
-          if (!kScatters) continue;
-          value[i] = choose_first<kWhole, A>(n, value[i], Vector<A>{});
+          if (!kScatter) continue;
+          value[i] = select_first<kFull, A>(n, value[i], Vector<A>{});
           dot[i] = fused(grad, value[i], dot[i]);
           A* to = grad_map + s.corner[i] + c;
-          const Vector<A> before = load(to);
-          store(to, choose_first<kWhole, A>(n, fused(s.weight[i], grad, before), before));
+          const Vector<A> previous = load(to);
+          store(to, select_first<kFull, A>(n, fused(s.weight[i], grad, previous), previous));
         }
-        store(column + c, choose_first<kWhole, A>(n, blend(s, value), found));
+        store(column + c, select_first<kFull, A>(n, blend(s, value), column_values));
       }
-      if (!kScatters) continue;
+      if (!kScatter) continue;
       A sum[4];
       sum_lanes_of_four<A>(dot, sum);
       for (int i = 0; i < 4; ++i) dots[(i * t.points + k) * t.stride + p] += sum[i];
@@ -97,9 +97,9 @@ DETOPS_INLINE void take_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
 template <typename A>
 void deform_gather(const DeformBlock<A>& t) {
   if (t.channels == kRoIChannels) {
-    take_samples<false, true, A>(t, nullptr, nullptr);
+    process_samples<false, true, A>(t, nullptr, nullptr);
   } else {
-    take_samples<false, false, A>(t, nullptr, nullptr);
+    process_samples<false, false, A>(t, nullptr, nullptr);
   }
 }
 
@@ -108,9 +108,9 @@ void deform_gather(const DeformBlock<A>& t) {
 template <typename A>
 void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
   if (t.channels == kRoIChannels) {
-    take_samples<true, true>(t, grad_map, dots);
+    process_samples<true, true>(t, grad_map, dots);
   } else {
-    take_samples<true, false>(t, grad_map, dots);
+    process_samples<true, false>(t, grad_map, dots);
   }
 }
 

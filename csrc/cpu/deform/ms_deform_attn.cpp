@@ -7,7 +7,7 @@ namespace detops::cpu {
 // Prefetches memory that will soon be read or written. Its addresses are too scattered for the
 // hardware prefetcher.
 template <bool kWritten = false>
-inline __attribute__((always_inline)) void fetch(const void* data, int64_t bytes) {
+inline __attribute__((always_inline)) void prefetch(const void* data, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) {
     __builtin_prefetch(static_cast<const char*>(data) + i, kWritten);
   }
@@ -25,7 +25,7 @@ template <typename T>
 struct HeadValues {
   const T* data;  // [S, D], with row stride `stride`
   int64_t stride, channels;
-  const T* beyond;  // [D] zeros, the values beyond the border
+  const T* zeros;  // [D], the values beyond the border
 };
 
 // The values of a head next to their gradients, one row per position. Row -1 stands for all
@@ -48,7 +48,7 @@ namespace {
 constexpr int64_t kSamplesPerThread = 4096;
 
 // Queries to prefetch ahead in the backward pass: those of one head are far apart in memory.
-constexpr int64_t kAhead = 4;
+constexpr int64_t kPrefetchQueries = 4;
 
 // Arguments in the form that kernels read.
 template <typename T>
@@ -67,9 +67,9 @@ class Attention {
         value_(value.contiguous()),
         locations_(wide(locations, value.scalar_type())),
         weights_(wide(weights, value.scalar_type())),
-        first_value_(elements<T>(value_)),
-        first_location_(elements<A>(locations_)),
-        first_weight_(elements<A>(weights_)),
+        value_data_(elements<T>(value_)),
+        location_data_(elements<A>(locations_)),
+        weight_data_(elements<A>(weights_)),
         levels_(3 * padded(samples)),
         zeros_(channels) {
     const Tensor shapes = spatial_shapes.contiguous(), starts = level_start_index.contiguous();
@@ -95,12 +95,12 @@ class Attention {
   }
 
   HeadValues<T> values(int64_t image, int64_t head) const {
-    return {first_value_ + offset(image, head), heads * channels, channels, zeros_.data()};
+    return {value_data_ + offset(image, head), heads * channels, channels, zeros_.data()};
   }
 
   // `i` is an index into [image, query, head], flattened.
-  const A* locations(int64_t i) const { return first_location_ + 2 * i * samples; }
-  const A* weights(int64_t i) const { return first_weight_ + i * samples; }
+  const A* locations(int64_t i) const { return location_data_ + 2 * i * samples; }
+  const A* weights(int64_t i) const { return weight_data_ + i * samples; }
 
   const int64_t images, positions, heads, channels, queries, samples;
   SampleLevels<A> levels;
@@ -108,8 +108,8 @@ class Attention {
  private:
   Tensor value_, locations_, weights_;
   // Cached: a call to the stable ABI can take as long as a sample.
-  const T* first_value_;
-  const A *first_location_, *first_weight_;
+  const T* value_data_;
+  const A *location_data_, *weight_data_;
   Buffer<lane_index_t<A>> levels_;
   Buffer<T> zeros_;
 };
@@ -122,16 +122,16 @@ void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations
   parallel_for(a.images * a.heads, 1, [&](int64_t begin, int64_t end) {
     Buffer<A> memory((a.positions + 1) * 2 * padded);
     const HeadRows<A> rows{memory.data() + 2 * padded, a.channels, padded};
-    for (int64_t owned = begin; owned < end; ++owned) {
-      const int64_t image = owned / a.heads, head = owned % a.heads;
+    for (int64_t image_head = begin; image_head < end; ++image_head) {
+      const int64_t image = image_head / a.heads, head = image_head % a.heads;
       const HeadValues<T> values = a.values(image, head);
-      const auto number = [&](int64_t q) { return (image * a.queries + q) * a.heads + head; };
+      const auto index = [&](int64_t q) { return (image * a.queries + q) * a.heads + head; };
       DETOPS_IN_USE(load_attention_rows<T>)(values, a.positions, rows);
       for (int64_t q = 0; q < a.queries; ++q) {
-        const int64_t i = number(q), next = number(std::min(q + kAhead, a.queries - 1));
-        fetch(grad + next * a.channels, a.channels * sizeof(A));
-        fetch(a.locations(next), 2 * samples * sizeof(A));
-        fetch(a.weights(next), samples * sizeof(A));
+        const int64_t i = index(q), next = index(std::min(q + kPrefetchQueries, a.queries - 1));
+        prefetch(grad + next * a.channels, a.channels * sizeof(A));
+        prefetch(a.locations(next), 2 * samples * sizeof(A));
+        prefetch(a.weights(next), samples * sizeof(A));
         kernel(a.levels, rows, a.locations(i), a.weights(i), grad + i * a.channels,
                to_locations + 2 * i * samples, to_weights + i * samples);
       }
@@ -176,8 +176,8 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
     using A = accumulate_t<T>;
     const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
                          attention_weights);
-    const Tensor outer = grad.to(wide).contiguous();
-    backward(a, elements<A>(outer), mutable_elements<T>(to_value),
+    const Tensor upstream = grad.to(wide).contiguous();
+    backward(a, elements<A>(upstream), mutable_elements<T>(to_value),
              mutable_elements<A>(to_locations), mutable_elements<A>(to_weights));
   });
 }

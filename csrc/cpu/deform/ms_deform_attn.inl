@@ -11,12 +11,12 @@ struct SampleLanes {
   Vector<A> weight, width, height;
   int64_t count;
   lane_index_t<A> position[4][kLanes<A>];
-  A share[4][kLanes<A>];  // weight of the corner times the attention weight
+  A corner_weight[4][kLanes<A>];  // weight of the corner times the attention weight
 };
 
 template <typename A>
-DETOPS_INLINE void place_samples(const SampleLevels<A>& levels, const A* locations,
-                                 const A* weights, int64_t first, SampleLanes<A>& s) {
+DETOPS_INLINE void locate_samples(const SampleLevels<A>& levels, const A* locations,
+                                  const A* weights, int64_t first, SampleLanes<A>& s) {
   using I = Vector<lane_index_t<A>>;
   constexpr int64_t kWidth = kLanes<A>;
   const int64_t left = levels.samples - first;
@@ -31,16 +31,16 @@ DETOPS_INLINE void place_samples(const SampleLevels<A>& levels, const A* locatio
   const attention::Corners<I> positions = attention::positions(
       __builtin_convertvector(s.place.x, I), __builtin_convertvector(s.place.y, I), width, height,
       load(levels.start + first));
-  const attention::Corners<Vector<A>> shares = attention::corner_weights<A>(s.place);
+  const attention::Corners<Vector<A>> corner_weights = attention::corner_weights<A>(s.place);
   for (int k = 0; k < 4; ++k) {
     store(s.position[k], positions.at[k]);
-    store(s.share[k], shares.at[k] * s.weight);
+    store(s.corner_weight[k], corner_weights.at[k] * s.weight);
   }
 }
 
 template <typename T>
 DETOPS_INLINE const T* values_at(const HeadValues<T>& h, int64_t position) {
-  return position < 0 ? h.beyond : h.data + position * h.stride;
+  return position < 0 ? h.zeros : h.data + position * h.stride;
 }
 
 // Adds samples to the channels from c on: kVectors vectors, or the last n in a single vector.
@@ -58,11 +58,12 @@ DETOPS_INLINE void add_samples(const HeadValues<T>& h, const SampleLanes<A>& s, 
     DETOPS_UNROLL for (int k = 0; k < 2; ++k) {
       const T* high = values_at(h, s.position[k][i]) + c;
       const T* low = values_at(h, s.position[k + 2][i]) + c;
-      const Vector<A> high_share = splat(s.share[k][i]), low_share = splat(s.share[k + 2][i]);
+      const Vector<A> high_weight = splat(s.corner_weight[k][i]),
+                      low_weight = splat(s.corner_weight[k + 2][i]);
       DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
         const T *a = high + v * kWidth, *b = low + v * kWidth;
-        upper[v] = fused(high_share, kVectors > 1 ? load(a) : load_first(a, n), upper[v]);
-        lower[v] = fused(low_share, kVectors > 1 ? load(b) : load_first(b, n), lower[v]);
+        upper[v] = fused(high_weight, kVectors > 1 ? load(a) : load_first(a, n), upper[v]);
+        lower[v] = fused(low_weight, kVectors > 1 ? load(b) : load_first(b, n), lower[v]);
       }
     }
   }
@@ -80,7 +81,7 @@ void ms_deform_attn_forward(const SampleLevels<A>& levels, const HeadValues<T>& 
   for (int64_t c = 0; c < h.channels; c += kWidth) store(sum + c, Vector<A>{});
   for (int64_t first = 0; first < levels.samples; first += kWidth) {
     SampleLanes<A> s;
-    place_samples(levels, locations, weights, first, s);
+    locate_samples(levels, locations, weights, first, s);
     int64_t c = 0;
     for (; c + 4 * kWidth <= h.channels; c += 4 * kWidth) add_samples<4>(h, s, c, 0, sum);
     for (; c + 2 * kWidth <= h.channels; c += 2 * kWidth) add_samples<2>(h, s, c, 0, sum);
@@ -101,21 +102,21 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
   A* const data = rows.data;
   for (int64_t first = 0; first < levels.samples; first += kWidth) {
     SampleLanes<A> s;
-    place_samples(levels, locations, weights, first, s);
+    locate_samples(levels, locations, weights, first, s);
     Vector<A> products[4][kWidth];
     for (int64_t i = 0; i < s.count; ++i) {
       A* value[4];
-      Vector<A> share[4], product[4] = {};
+      Vector<A> corner_weight[4], product[4] = {};
       DETOPS_UNROLL for (int k = 0; k < 4; ++k) {
         value[k] = data + s.position[k][i] * 2 * padded;
-        share[k] = splat(s.share[k][i]);
+        corner_weight[k] = splat(s.corner_weight[k][i]);
       }
       for (int64_t c = 0; c < padded; c += kWidth) {
         const Vector<A> g = load_first(grad + c, rows.channels - c);
         DETOPS_UNROLL for (int k = 0; k < 4; ++k) {
           A* to = value[k] + padded + c;
           product[k] = fused(g, load(value[k] + c), product[k]);
-          store(to, fused(share[k], g, load(to)));
+          store(to, fused(corner_weight[k], g, load(to)));
         }
       }
       DETOPS_UNROLL for (int k = 0; k < 4; ++k) products[k][i] = product[k];
@@ -132,15 +133,15 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
   }
 }
 
-// Rows to prefetch ahead. In a tensor of all heads, rows of one head are far apart; see fetch.
-constexpr int64_t kRowsAhead = 16;
+// Rows to prefetch ahead. In a tensor of all heads, rows of one head are far apart; see prefetch.
+constexpr int64_t kPrefetchRows = 16;
 
 // Loads the values and sets the gradients to zero.
 template <typename T, typename A = accumulate_t<T>>
 void load_attention_rows(const HeadValues<T>& h, int64_t positions, const HeadRows<A>& rows) {
   for (int64_t i = -1; i < positions; ++i) {
-    if (i + kRowsAhead < positions) {
-      fetch(h.data + (i + kRowsAhead) * h.stride, h.channels * sizeof(T));
+    if (i + kPrefetchRows < positions) {
+      prefetch(h.data + (i + kPrefetchRows) * h.stride, h.channels * sizeof(T));
     }
     const T* from = values_at(h, i);
     A* row = rows.data + i * 2 * rows.padded;
@@ -155,8 +156,8 @@ template <typename T, typename A = accumulate_t<T>>
 void store_attention_rows(const HeadRows<A>& rows, int64_t positions, const HeadValues<T>& like,
                           T* output) {
   for (int64_t i = 0; i < positions; ++i) {
-    if (i + kRowsAhead < positions) {
-      fetch<true>(output + (i + kRowsAhead) * like.stride, like.channels * sizeof(T));
+    if (i + kPrefetchRows < positions) {
+      prefetch<true>(output + (i + kPrefetchRows) * like.stride, like.channels * sizeof(T));
     }
     const A* row = rows.data + (2 * i + 1) * rows.padded;
     for (int64_t c = 0; c < like.channels; c += kLanes<A>) {

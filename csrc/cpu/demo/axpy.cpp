@@ -24,12 +24,12 @@ void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output
 }
 
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y) {
-  const Tensor outer = grad.contiguous();
+  const Tensor upstream = grad.contiguous();
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using wide_t = accumulate_t<scalar_t>;
-    const scalar_t* g = outer.const_data_ptr<scalar_t>();
+    const scalar_t* g = upstream.const_data_ptr<scalar_t>();
     scalar_t *gx = to_x.mutable_data_ptr<scalar_t>(), *gy = to_y.mutable_data_ptr<scalar_t>();
-    parallel_for(outer.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(upstream.numel(), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         wide_t x, y;
         math::axpy_gradient(wide_t(alpha), wide_t(g[i]), x, y);

@@ -17,7 +17,7 @@ struct LltmStep {
 };
 
 template <typename T>
-struct LltmBackStep {
+struct LltmBackwardStep {
   int64_t state;
   const T* packed;              // the state's weights, or nullptr to keep grad_state
   const T* gates;               // [B, 3H] after activation
@@ -53,7 +53,7 @@ namespace {
 // Rows of a batch are independent, so each thread runs some of them through all steps without
 // synchronising. The sums of a row do not depend on the number of rows.
 template <typename Rows>
-void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
+void parallel_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
   constexpr int64_t kWork = 1 << 18;  // minimum number of multiplications per thread
   parallel_for(rows, grain_for(kWork, work_per_row), visit);
 }
@@ -64,7 +64,7 @@ void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out, b
     add ? addmm_out(out, out, left, right) : mm_out(out, left, right);
     return;
   }
-  each_rows(left.size(0), right.numel(), [&](int64_t begin, int64_t end) {
+  parallel_rows(left.size(0), right.numel(), [&](int64_t begin, int64_t end) {
     DETOPS_IN_USE(product)({right.size(1), left.size(1), elements<float>(left), left.stride(0),
                             left.stride(1), elements<float>(right), right.stride(0),
                             right.stride(1), mutable_elements<float>(out), out.stride(0), add},
@@ -72,31 +72,33 @@ void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out, b
   });
 }
 
-// Computes out = [left, more] weights^T + bias. With batch rows in the lanes, weights are read in
-// memory order. Fewer than 3 rows would leave most lanes empty.
-void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, const Tensor& bias,
-                 const Tensor& out) {
-  const int64_t rows = left.size(0), depth = left.size(1), more_depth = more.size(1);
-  const int64_t columns = weights.size(0), all = depth + more_depth;
+// Computes out = [first, second] weights^T + bias. With batch rows in the lanes, weights are read
+// in memory order. Fewer than 3 rows would leave most lanes empty.
+void linear_into(const Tensor& first, const Tensor& second, const Tensor& weights,
+                 const Tensor& bias, const Tensor& out) {
+  const int64_t rows = first.size(0), first_depth = first.size(1), second_depth = second.size(1);
+  const int64_t columns = weights.size(0), total_depth = first_depth + second_depth;
   if (rows < 3 || out.scalar_type() != kFloat) {
-    const Tensor both = empty({rows, all}, left.options());
-    both.narrow(1, 0, depth).copy_(left);
-    both.narrow(1, depth, more_depth).copy_(more);
-    addmm_out(out, bias, both, weights.t());
+    const Tensor concatenated = empty({rows, total_depth}, first.options());
+    concatenated.narrow(1, 0, first_depth).copy_(first);
+    concatenated.narrow(1, first_depth, second_depth).copy_(second);
+    addmm_out(out, bias, concatenated, weights.t());
     return;
   }
-  const auto *x = elements<float>(left), *y = elements<float>(more), *w = elements<float>(weights);
-  const float* offsets = elements<float>(bias);
-  float* to = mutable_elements<float>(out);
-  Buffer<float> turned(columns * rows);
-  each_rows(columns, rows * all, [&](int64_t begin, int64_t end) {
-    float* sums = turned.data();
-    for (int64_t j = begin; j < end; ++j) std::fill_n(sums + j * rows, rows, offsets[j]);
+  const auto *x = elements<float>(first), *y = elements<float>(second),
+             *w = elements<float>(weights);
+  const float* bias_data = elements<float>(bias);
+  float* out_data = mutable_elements<float>(out);
+  Buffer<float> transposed(columns * rows);
+  parallel_rows(columns, rows * total_depth, [&](int64_t begin, int64_t end) {
+    float* sums = transposed.data();
+    for (int64_t j = begin; j < end; ++j) std::fill_n(sums + j * rows, rows, bias_data[j]);
     const auto run = DETOPS_IN_USE(product);
-    run({rows, depth, w, all, 1, x, 1, depth, sums, rows, true}, begin, end);
-    run({rows, more_depth, w + depth, all, 1, y, 1, more_depth, sums, rows, true}, begin, end);
-    const auto turn_back = DETOPS_IN_USE(transpose_matrix<float>);
-    turn_back(sums + begin * rows, rows, end - begin, rows, to + begin, columns);
+    run({rows, first_depth, w, total_depth, 1, x, 1, first_depth, sums, rows, true}, begin, end);
+    run({rows, second_depth, w + first_depth, total_depth, 1, y, 1, second_depth, sums, rows, true},
+        begin, end);
+    const auto transpose_back = DETOPS_IN_USE(transpose_matrix<float>);
+    transpose_back(sums + begin * rows, rows, end - begin, rows, out_data + begin, columns);
   });
 }
 
@@ -135,7 +137,7 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
     const auto weight = pack<scalar_t>(*w, state, steps, DETOPS_IN_USE(lltm_pack<false, scalar_t>));
     const int64_t size = rows * state;
     const auto step = DETOPS_IN_USE(lltm_forward<scalar_t>);
-    each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
+    parallel_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
       for (int64_t t = 0; t < steps; ++t) {
         step({state, packed ? state : 0, weight.data(), t == 0 ? first_state : out + (t - 1) * size,
               t == 0 ? first_cell : cell + (t - 1) * size, gate + t * 3 * size, cell + t * size,
@@ -177,7 +179,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   if (output.numel() > 0) {
     DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
       const auto *gate = elements<scalar_t>(*gate_values), *cell = elements<scalar_t>(*cell_values);
-      const auto* outer = elements<scalar_t>(*g);
+      const auto* upstream = elements<scalar_t>(*g);
       auto* state_grad = to_state.defined() ? mutable_elements<scalar_t>(to_state) : nullptr;
       auto *gate_grad = mutable_elements<scalar_t>(to_gates),
            *cell_grad = mutable_elements<scalar_t>(to_c);
@@ -185,29 +187,30 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
           pack<scalar_t>(*w, state, steps, DETOPS_IN_USE(lltm_pack<true, scalar_t>));
       const int64_t size = rows * state;
       const auto step = DETOPS_IN_USE(lltm_backward<scalar_t>);
-      each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
-        for (int64_t t = steps - 1; t >= 0; --t) {
-          step({state, packed ? weight.data() : nullptr, gate + t * 3 * size, cell + t * size,
-                outer + t * size, state_grad, cell_grad, gate_grad + t * 3 * size},
-               begin, end);
-        }
-      });
+      parallel_rows(
+          rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
+            for (int64_t t = steps - 1; t >= 0; --t) {
+              step({state, packed ? weight.data() : nullptr, gate + t * 3 * size, cell + t * size,
+                    upstream + t * size, state_grad, cell_grad, gate_grad + t * 3 * size},
+                   begin, end);
+            }
+          });
     });
   }
   const Tensor grads = to_gates.view({steps * rows, 3 * state}), left = grads.t();
   // Products over all steps. The state before step t is the state after step t - 1.
-  const Tensor of_state = to_weights.narrow(1, 0, state);
+  const Tensor state_weights_grad = to_weights.narrow(1, 0, state);
   multiply_into(left, x->view({steps * rows, inputs}), to_weights.narrow(1, state, inputs));
   if (steps == 0) {
-    of_state.zero_();
+    state_weights_grad.zero_();
   } else if (steps == 1) {
-    multiply_into(left, *h0, of_state);
+    multiply_into(left, *h0, state_weights_grad);
     if (h_wanted) multiply_into(grads, w->narrow(1, 0, state), to_h);
   } else {
     const int64_t later = (steps - 1) * rows;
     multiply_into(left.narrow(1, rows, later),
-                  states->view({steps * rows, state}).narrow(0, 0, later), of_state);
-    multiply_into(left.narrow(1, 0, rows), *h0, of_state, true);
+                  states->view({steps * rows, state}).narrow(0, 0, later), state_weights_grad);
+    multiply_into(left.narrow(1, 0, rows), *h0, state_weights_grad, true);
   }
   if (steps != 1 && h_wanted) to_h = to_state;
   if (input_wanted) {

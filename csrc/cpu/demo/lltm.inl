@@ -110,7 +110,7 @@ void product_columns(Product p, int64_t begin, int64_t end) {
 // Computes rows [begin, end) in parts along the depth, so that the packed part fits in L1.
 void product(const Product& p, int64_t begin, int64_t end) {
   Product part = p;
-  const bool turned = p.columns > 1 && p.right_column != 1;
+  const bool transposed = p.columns > 1 && p.right_column != 1;
   for (int64_t k = 0; k == 0 || k < p.depth; k += kProductDepth, part.add = true) {
     part.left = p.left + k * p.left_depth;
     part.depth = p.depth - k < kProductDepth ? p.depth - k : kProductDepth;
@@ -118,7 +118,7 @@ void product(const Product& p, int64_t begin, int64_t end) {
       part.right = p.right + k * p.right_row + j * p.right_column;
       part.out = p.out + j;
       part.columns = p.columns - j;
-      if (turned) {
+      if (transposed) {
         product_pairs(part, begin, end);
         continue;
       }
@@ -143,23 +143,23 @@ void sum_rows(const T* row, int64_t rows, int64_t columns, T* sum) {
 // Every step reads the state's weights, so they are packed once, in blocks as wide as a tile of
 // accumulators, depth by depth. A tile then reads them sequentially.
 
-constexpr int kBackVectors = 2;
+constexpr int kBackwardVectors = 2;
 
 // Packed weights pad the state to a multiple of this size.
 template <typename T>
-constexpr int64_t kLltmColumns = kBackVectors * kLanes<T>;
+constexpr int64_t kLltmColumns = kBackwardVectors * kLanes<T>;
 
 // Packs the first H columns of weights [3H, ...] with row stride `stride`.
 // Forward: [ceil(H / lanes)][H][3][lanes], the three gates of a block of states side by side.
-// Backward: [ceil(H / columns)][3H][columns], columns = kBackVectors * lanes.
-template <bool kBack, typename T>
+// Backward: [ceil(H / columns)][3H][columns], columns = kBackwardVectors * lanes.
+template <bool kBackward, typename T>
 void lltm_pack(const T* weights, int64_t stride, int64_t state, T* packed) {
-  constexpr int64_t kWidth = kBack ? kLltmColumns<T> : kLanes<T>;
+  constexpr int64_t kWidth = kBackward ? kLltmColumns<T> : kLanes<T>;
   for (int64_t j = 0; j < state; j += kWidth) {
-    for (int64_t k = 0; k < (kBack ? 3 * state : state); ++k) {
-      for (int64_t g = 0; g < (kBack ? 1 : 3); ++g) {
+    for (int64_t k = 0; k < (kBackward ? 3 * state : state); ++k) {
+      for (int64_t g = 0; g < (kBackward ? 1 : 3); ++g) {
         for (int64_t l = 0; l < kWidth; ++l) {
-          const int64_t at = kBack ? k * stride + j + l : (g * state + j + l) * stride + k;
+          const int64_t at = kBackward ? k * stride + j + l : (g * state + j + l) * stride + k;
           *packed++ = j + l < state ? weights[at] : T(0);
         }
       }
@@ -202,13 +202,13 @@ void lltm_forward(const LltmStep<T>& s, int64_t begin, int64_t end) {
 }
 
 template <int kRows, typename T>
-DETOPS_INLINE void lltm_backward_tile(const LltmBackStep<T>& s, int64_t row, int64_t j) {
+DETOPS_INLINE void lltm_backward_tile(const LltmBackwardStep<T>& s, int64_t row, int64_t j) {
   const int64_t state = s.state;
-  Vector<T> acc[kRows][kBackVectors] = {};
-  multiply<kRows, kBackVectors>(s.grad_gates + row * 3 * state, s.packed + j * 3 * state,
-                                {3 * state, 1, kLltmColumns<T>}, 3 * state, state - j, acc);
+  Vector<T> acc[kRows][kBackwardVectors] = {};
+  multiply<kRows, kBackwardVectors>(s.grad_gates + row * 3 * state, s.packed + j * 3 * state,
+                                    {3 * state, 1, kLltmColumns<T>}, 3 * state, state - j, acc);
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kBackVectors; ++v) {
+    for (int v = 0; v < kBackwardVectors; ++v) {
       const int64_t column = j + v * kLanes<T>;
       if (column >= state) break;
       store_first(s.grad_state + (row + r) * state + column, acc[r][v], state - column);
@@ -218,7 +218,7 @@ DETOPS_INLINE void lltm_backward_tile(const LltmBackStep<T>& s, int64_t row, int
 
 // Computes one step back of rows [begin, end): gradients of the gates, then of the previous state.
 template <typename T>
-void lltm_backward(const LltmBackStep<T>& s, int64_t begin, int64_t end) {
+void lltm_backward(const LltmBackwardStep<T>& s, int64_t begin, int64_t end) {
   const int64_t state = s.state;
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t j = 0; j < state; j += kLanes<T>) {
@@ -238,7 +238,7 @@ void lltm_backward(const LltmBackStep<T>& s, int64_t begin, int64_t end) {
     }
   }
   if (s.packed == nullptr) return;
-  for (int64_t j = 0; j < state; j += kBackVectors * kLanes<T>) {
+  for (int64_t j = 0; j < state; j += kBackwardVectors * kLanes<T>) {
     int64_t row = begin;
     for (; row + kTileRows <= end; row += kTileRows) lltm_backward_tile<kTileRows>(s, row, j);
     for (; row < end; ++row) lltm_backward_tile<1>(s, row, j);

@@ -30,18 +30,18 @@ namespace {
 
 // Layers with more weights than L1 holds use matrix products instead of the fused kernel.
 constexpr int64_t kFusedWeights = 4096;
-constexpr int64_t kLanesAtMost = 16;
+constexpr int64_t kMaxLanes = 16;
 // Rows per partial sum of the gradients. Sums do not depend on the number of threads, and their
 // rounding error depends little on the number of rows.
 constexpr int64_t kChunk = 512;
 
 // Returns the number of hidden units with padding.
-int64_t whole(int64_t units) { return round_up(units, kLanesAtMost); }
+int64_t padded_units(int64_t units) { return round_up(units, kMaxLanes); }
 
 // Returns whether the layers fit the fused kernel.
-bool fits(const Tensor& hidden_weights, const Tensor& output_weights) {
+bool fits_fused(const Tensor& hidden_weights, const Tensor& output_weights) {
   const int64_t rows = hidden_weights.size(1) + output_weights.size(0) + 1;
-  return whole(hidden_weights.size(0)) * rows <= kFusedWeights;
+  return padded_units(hidden_weights.size(0)) * rows <= kFusedWeights;
 }
 
 // Owns the memory that it points to, except for the bias of the outputs.
@@ -52,7 +52,7 @@ struct Layers : MlpLayers<T> {
   Layers(const Tensor& hidden_weights, const T* hidden_bias, const Tensor& output_weights,
          const T* output_bias) {
     const int64_t inputs = hidden_weights.size(1), hidden = hidden_weights.size(0);
-    const int64_t outputs = output_weights.size(0), padded = whole(hidden);
+    const int64_t outputs = output_weights.size(0), padded = padded_units(hidden);
     T* to = memory.reserve(padded * (inputs + 1 + outputs));
     std::fill_n(to, padded * (inputs + 1 + outputs), T(0));
     const T* w = hidden_weights.const_data_ptr<T>();
@@ -108,7 +108,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
                  const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
                  Tensor& hidden) {
   const Widened x(input), w(hidden_weights), b(hidden_bias), v(output_weights), c(output_bias);
-  if (!fits(*w, *v)) {
+  if (!fits_fused(*w, *v)) {
     mlp_products(*x, *w, *b, *v, *c, output, hidden);
     return;
   }
@@ -129,7 +129,7 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
                   Tensor& to_output_weights, Tensor& to_output_bias) {
   const Tensor dense = to_memory_format(grad, MemoryFormat::Contiguous);
   const Widened g(dense), x(input), h(hidden), w(hidden_weights), v(output_weights);
-  if (!fits(*w, *v)) {
+  if (!fits_fused(*w, *v)) {
     const Tensor to_hidden = empty_like(*h);
     mm_out(to_hidden, *g, *v);
     DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {

@@ -6,10 +6,12 @@ namespace detops::cpu {
 
 // Rows are padded to whole vectors, and by `radius` more pixels on either side.
 struct ReassemblyRows : Reassembly {
-  int64_t whole, padded;
+  int64_t aligned_width, padded_width;
 
   ReassemblyRows(const Reassembly& g, int64_t lanes)
-      : Reassembly(g), whole(round_up(width, lanes)), padded(whole + 2 * radius()) {}
+      : Reassembly(g),
+        aligned_width(round_up(width, lanes)),
+        padded_width(aligned_width + 2 * radius()) {}
 
   int64_t phases() const { return scale * scale; }
   // Offset of output row py of a row of features.
@@ -25,12 +27,12 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kProductsPerThread = 1 << 16;
-constexpr int kTogether = 4;  // channels per call of a kernel
+constexpr int kChannelBlock = 4;  // channels per call of a kernel
 
-// Calls visit(scratch, own, row) for each row of features and each group. `own` is an index into
-// [image, group], flattened. Each thread has `size` elements of scratch memory.
+// Calls visit(scratch, image_group, row) for each row of features and each group. `image_group` is
+// an index into [image, group], flattened. Each thread has `size` elements of scratch memory.
 template <typename A, typename Visit>
-void each_row(const Reassembly& g, int64_t size, const Visit& visit) {
+void parallel_rows(const Reassembly& g, int64_t size, const Visit& visit) {
   const int64_t work = g.channels * g.taps() * g.output_size() / g.height;
   const int64_t grain = grain_for(kProductsPerThread, work);
   parallel_for(g.images * g.height, grain, [&](int64_t begin, int64_t end) {
@@ -45,45 +47,47 @@ void each_row(const Reassembly& g, int64_t size, const Visit& visit) {
 
 // Calls visit(std::integral_constant<int, n>(), plane) for n channels of a group at a time.
 template <typename Visit>
-void each_channels(const Reassembly& g, int64_t own, const Visit& visit) {
-  const int64_t end = (own + 1) * g.group_channels();
-  int64_t plane = own * g.group_channels();
-  for (; plane + kTogether <= end; plane += kTogether) {
-    visit(std::integral_constant<int, kTogether>(), plane);
+void for_each_channel_block(const Reassembly& g, int64_t image_group, const Visit& visit) {
+  const int64_t end = (image_group + 1) * g.group_channels();
+  int64_t plane = image_group * g.group_channels();
+  for (; plane + kChannelBlock <= end; plane += kChannelBlock) {
+    visit(std::integral_constant<int, kChannelBlock>(), plane);
   }
   for (; plane < end; ++plane) visit(std::integral_constant<int, 1>(), plane);
 }
 
 template <typename A>
-void to_features_of(const ReassemblyRows& g, const A* grad, const A* masks, A* to_features) {
-  const int64_t of_masks = g.taps() * g.phases() * g.padded;
-  const int64_t of_rows = kTogether * g.kernel * g.phases() * g.padded;
-  each_row<A>(g, of_masks + of_rows, [&](A* scratch, int64_t own, int64_t row) {
+void feature_gradients(const ReassemblyRows& g, const A* grad, const A* masks, A* to_features) {
+  const int64_t masks_size = g.taps() * g.phases() * g.padded_width;
+  const int64_t rows_size = kChannelBlock * g.kernel * g.phases() * g.padded_width;
+  parallel_rows<A>(g, masks_size + rows_size, [&](A* scratch, int64_t image_group, int64_t row) {
     DETOPS_IN_USE(load_reached_masks<A>)
-    (g, masks + own * g.taps() * g.output_size(), row, scratch);
-    each_channels(g, own, [&](auto n, int64_t plane) {
+    (g, masks + image_group * g.taps() * g.output_size(), row, scratch);
+    for_each_channel_block(g, image_group, [&](auto n, int64_t plane) {
       DETOPS_IN_USE(gather_feature_gradients<n, A>)
-      (g, scratch, grad + plane * g.output_size(), row, scratch + of_masks,
+      (g, scratch, grad + plane * g.output_size(), row, scratch + masks_size,
        to_features + plane * g.size());
     });
   });
 }
 
 template <typename A>
-void to_masks_of(const ReassemblyRows& g, const A* grad, const A* features, A* to_masks) {
-  const int64_t of_masks = g.taps() * g.phases() * g.whole;
-  const int64_t of_split = kTogether * g.phases() * g.whole;
-  const int64_t of_rows = kTogether * g.kernel * g.padded;
-  each_row<A>(g, of_masks + of_split + of_rows, [&](A* scratch, int64_t own, int64_t row) {
-    std::fill_n(scratch, of_masks, A(0));
-    A *split = scratch + of_masks, *rows = split + of_split;
-    each_channels(g, own, [&](auto n, int64_t plane) {
-      DETOPS_IN_USE(add_mask_gradients<n, A>)
-      (g, grad + plane * g.output_size(), features + plane * g.size(), row, rows, split, scratch);
-    });
-    DETOPS_IN_USE(store_masks<A>)
-    (g, scratch, row, to_masks + own * g.taps() * g.output_size());
-  });
+void mask_gradients(const ReassemblyRows& g, const A* grad, const A* features, A* to_masks) {
+  const int64_t masks_size = g.taps() * g.phases() * g.aligned_width;
+  const int64_t split_size = kChannelBlock * g.phases() * g.aligned_width;
+  const int64_t rows_size = kChannelBlock * g.kernel * g.padded_width;
+  parallel_rows<A>(g, masks_size + split_size + rows_size,
+                   [&](A* scratch, int64_t image_group, int64_t row) {
+                     std::fill_n(scratch, masks_size, A(0));
+                     A *split = scratch + masks_size, *rows = split + split_size;
+                     for_each_channel_block(g, image_group, [&](auto n, int64_t plane) {
+                       DETOPS_IN_USE(add_mask_gradients<n, A>)
+                       (g, grad + plane * g.output_size(), features + plane * g.size(), row, rows,
+                        split, scratch);
+                     });
+                     DETOPS_IN_USE(store_masks<A>)
+                     (g, scratch, row, to_masks + image_group * g.taps() * g.output_size());
+                   });
 }
 
 }  // namespace
@@ -97,21 +101,22 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
     using T = decltype(element);
     using A = accumulate_t<T>;
     const ReassemblyRows g(sizes, DETOPS_IN_USE(kLanes<A>));
-    const int64_t of_masks = g.taps() * g.phases() * g.whole;
-    const int64_t of_sums = kTogether * g.scale * g.whole;
-    const int64_t of_rows = kTogether * g.kernel * g.padded;
+    const int64_t masks_size = g.taps() * g.phases() * g.aligned_width;
+    const int64_t sums_size = kChannelBlock * g.scale * g.aligned_width;
+    const int64_t rows_size = kChannelBlock * g.kernel * g.padded_width;
     const T* from = elements<T>(maps);
     const A* weight = elements<A>(weights);
     T* to = mutable_elements<T>(output);
-    each_row<A>(g, of_masks + of_sums + of_rows, [&](A* scratch, int64_t own, int64_t row) {
-      A *sums = scratch + of_masks, *rows = sums + of_sums;
-      DETOPS_IN_USE(load_masks<A>)
-      (g, weight + own * g.taps() * g.output_size(), row, scratch);
-      each_channels(g, own, [&](auto n, int64_t plane) {
-        DETOPS_IN_USE(reassemble_row<n, T>)
-        (g, scratch, from + plane * g.size(), row, rows, sums, to + plane * g.output_size());
-      });
-    });
+    parallel_rows<A>(
+        g, masks_size + sums_size + rows_size, [&](A* scratch, int64_t image_group, int64_t row) {
+          A *sums = scratch + masks_size, *rows = sums + sums_size;
+          DETOPS_IN_USE(load_masks<A>)
+          (g, weight + image_group * g.taps() * g.output_size(), row, scratch);
+          for_each_channel_block(g, image_group, [&](auto n, int64_t plane) {
+            DETOPS_IN_USE(reassemble_row<n, T>)
+            (g, scratch, from + plane * g.size(), row, rows, sums, to + plane * g.output_size());
+          });
+        });
   });
 }
 
@@ -122,15 +127,16 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   const ScalarType type = features.scalar_type(), wider = compute_type(type);
   const Reassembly sizes(features, kernel_size, group_size, scale_factor);
   // Everything in the accumulation type.
-  const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
+  const Tensor maps = wide(features), weights = wide(masks, type), upstream = wide(grad, type);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;
     const ReassemblyRows g(sizes, DETOPS_IN_USE(kLanes<A>));
     if (features_wanted && to_features.numel() > 0) {
-      to_features_of(g, elements<A>(outer), elements<A>(weights), mutable_elements<A>(to_features));
+      feature_gradients(g, elements<A>(upstream), elements<A>(weights),
+                        mutable_elements<A>(to_features));
     }
     if (masks_wanted && to_masks.numel() > 0) {
-      to_masks_of(g, elements<A>(outer), elements<A>(maps), mutable_elements<A>(to_masks));
+      mask_gradients(g, elements<A>(upstream), elements<A>(maps), mutable_elements<A>(to_masks));
     }
   });
 }

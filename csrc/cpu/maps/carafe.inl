@@ -19,9 +19,9 @@ DETOPS_INLINE void split_row(const T* row, const ReassemblyRows& g, int64_t scal
     }
   } else {
     for (int64_t phase = 0; phase < scale; ++phase) {
-      A* own = to + phase * stride;
-      for (int64_t x = 0; x < g.width; ++x) own[x] = math::to_float(row[scale * x + phase]);
-      for (int64_t x = g.width; x < g.whole; ++x) own[x] = 0;
+      A* phase_row = to + phase * stride;
+      for (int64_t x = 0; x < g.width; ++x) phase_row[x] = math::to_float(row[scale * x + phase]);
+      for (int64_t x = g.width; x < g.aligned_width; ++x) phase_row[x] = 0;
     }
   }
 }
@@ -38,8 +38,9 @@ DETOPS_INLINE void merge_row(const A* from, int64_t stride, const ReassemblyRows
     }
   } else {
     for (int64_t phase = 0; phase < g.scale; ++phase) {
-      const A* own = from + phase * stride;
-      for (int64_t x = 0; x < g.width; ++x) math::from_float(own[x], row[g.scale * x + phase]);
+      const A* phase_row = from + phase * stride;
+      for (int64_t x = 0; x < g.width; ++x)
+        math::from_float(phase_row[x], row[g.scale * x + phase]);
     }
   }
 }
@@ -53,8 +54,9 @@ DETOPS_INLINE void clear(A* to, int64_t count) {
 template <typename A>
 void load_masks(const ReassemblyRows& g, const A* masks, int64_t row, A* to) {
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
-    for (int64_t py = 0; py < g.scale; ++py, to += g.scale * g.whole) {
-      split_row(masks + tap * g.output_size() + g.output_row(row, py), g, g.scale, to, g.whole);
+    for (int64_t py = 0; py < g.scale; ++py, to += g.scale * g.aligned_width) {
+      split_row(masks + tap * g.output_size() + g.output_row(row, py), g, g.scale, to,
+                g.aligned_width);
     }
   }
 }
@@ -65,12 +67,12 @@ template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_padded(const ReassemblyRows& g, int64_t scale, const T* plane, int64_t row,
                                A* to) {
   const int64_t radius = g.radius();
-  if (row < 0 || row >= g.height) return clear(to, scale * scale * g.padded);
+  if (row < 0 || row >= g.height) return clear(to, scale * scale * g.padded_width);
   for (int64_t py = 0; py < scale; ++py) {
-    split_row(plane + (scale * row + py) * scale * g.width, g, scale, to + radius, g.padded);
-    for (int64_t px = 0; px < scale; ++px, to += g.padded) {
+    split_row(plane + (scale * row + py) * scale * g.width, g, scale, to + radius, g.padded_width);
+    for (int64_t px = 0; px < scale; ++px, to += g.padded_width) {
       clear(to, radius);
-      clear(to + radius + g.width, g.padded - radius - g.width);
+      clear(to + radius + g.width, g.padded_width - radius - g.width);
     }
   }
 }
@@ -80,7 +82,7 @@ template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_features(const ReassemblyRows& g, const T* features, int64_t channels,
                                  int64_t row, A* to) {
   for (int64_t c = 0; c < channels; ++c) {
-    for (int64_t i = 0; i < g.kernel; ++i, to += g.padded) {
+    for (int64_t i = 0; i < g.kernel; ++i, to += g.padded_width) {
       load_padded(g, 1, features + c * g.size(), row + i - g.radius(), to);
     }
   }
@@ -88,27 +90,27 @@ DETOPS_INLINE void load_features(const ReassemblyRows& g, const T* features, int
 
 // Computes kPhases phases of an output row together, so that each vector of features serves all.
 template <int kChannels, int kPhases, typename A>
-DETOPS_INLINE void weigh_features(const ReassemblyRows& g, const A* masks, const A* features,
-                                  A* sums) {
-  const int64_t phases = g.phases(), whole = g.whole;
-  for (int64_t x = 0; x < whole; x += kLanes<A>) {
+DETOPS_INLINE void sum_weighted_features(const ReassemblyRows& g, const A* masks, const A* features,
+                                         A* sums) {
+  const int64_t phases = g.phases(), aligned_width = g.aligned_width;
+  for (int64_t x = 0; x < aligned_width; x += kLanes<A>) {
     Vector<A> sum[kChannels][kPhases] = {};
     for (int64_t i = 0; i < g.kernel; ++i) {
       for (int64_t j = 0; j < g.kernel; ++j) {
-        const A* mask = masks + (i * g.kernel + j) * phases * whole + x;
-        Vector<A> own[kPhases];
-        DETOPS_UNROLL for (int p = 0; p < kPhases; ++p) own[p] = load(mask + p * whole);
+        const A* mask = masks + (i * g.kernel + j) * phases * aligned_width + x;
+        Vector<A> weight[kPhases];
+        DETOPS_UNROLL for (int p = 0; p < kPhases; ++p) weight[p] = load(mask + p * aligned_width);
         DETOPS_UNROLL for (int c = 0; c < kChannels; ++c) {
-          const Vector<A> value = load(features + (c * g.kernel + i) * g.padded + x + j);
+          const Vector<A> value = load(features + (c * g.kernel + i) * g.padded_width + x + j);
           DETOPS_UNROLL for (int p = 0; p < kPhases; ++p) {
-            sum[c][p] = fused(own[p], value, sum[c][p]);
+            sum[c][p] = fused(weight[p], value, sum[c][p]);
           }
         }
       }
     }
     DETOPS_UNROLL for (int c = 0; c < kChannels; ++c) {
       DETOPS_UNROLL for (int p = 0; p < kPhases; ++p)
-          store(sums + (c * g.scale + p) * whole + x, sum[c][p]);
+          store(sums + (c * g.scale + p) * aligned_width + x, sum[c][p]);
     }
   }
 }
@@ -118,18 +120,20 @@ DETOPS_INLINE void weigh_features(const ReassemblyRows& g, const A* masks, const
 template <int kChannels, typename T, typename A = accumulate_t<T>>
 void reassemble_row(const ReassemblyRows& g, const A* masks, const T* features, int64_t row,
                     A* rows, A* sums, T* output) {
-  const int64_t whole = g.whole;
+  const int64_t aligned_width = g.aligned_width;
   load_features(g, features, kChannels, row, rows);
-  for (int64_t py = 0; py < g.scale; ++py, masks += g.scale * whole) {
+  for (int64_t py = 0; py < g.scale; ++py, masks += g.scale * aligned_width) {
     int64_t px = 0;
     for (; px + 2 <= g.scale; px += 2) {
-      weigh_features<kChannels, 2>(g, masks + px * whole, rows, sums + px * whole);
+      sum_weighted_features<kChannels, 2>(g, masks + px * aligned_width, rows,
+                                          sums + px * aligned_width);
     }
     if (px < g.scale) {
-      weigh_features<kChannels, 1>(g, masks + px * whole, rows, sums + px * whole);
+      sum_weighted_features<kChannels, 1>(g, masks + px * aligned_width, rows,
+                                          sums + px * aligned_width);
     }
     for (int c = 0; c < kChannels; ++c) {
-      merge_row(sums + c * g.scale * whole, whole, g,
+      merge_row(sums + c * g.scale * aligned_width, aligned_width, g,
                 output + c * g.output_size() + g.output_row(row, py));
     }
   }
@@ -139,26 +143,26 @@ void reassemble_row(const ReassemblyRows& g, const A* masks, const T* features, 
 template <int kChannels, typename A>
 void add_mask_gradients(const ReassemblyRows& g, const A* grad, const A* features, int64_t row,
                         A* rows, A* split, A* to_masks) {
-  const int64_t phases = g.phases(), whole = g.whole;
+  const int64_t phases = g.phases(), aligned_width = g.aligned_width;
   load_features(g, features, kChannels, row, rows);
   for (int c = 0; c < kChannels; ++c) {
     for (int64_t py = 0; py < g.scale; ++py) {
       split_row(grad + c * g.output_size() + g.output_row(row, py), g, g.scale,
-                split + (c * g.scale + py) * g.scale * whole, whole);
+                split + (c * g.scale + py) * g.scale * aligned_width, aligned_width);
     }
   }
-  for (int64_t x = 0; x < whole; x += kLanes<A>) {
+  for (int64_t x = 0; x < aligned_width; x += kLanes<A>) {
     for (int64_t phase = 0; phase < phases; ++phase) {
-      Vector<A> own[kChannels];
+      Vector<A> grads[kChannels];
       DETOPS_UNROLL for (int c = 0; c < kChannels; ++c) {
-        own[c] = load(split + (c * phases + phase) * whole + x);
+        grads[c] = load(split + (c * phases + phase) * aligned_width + x);
       }
-      A* to = to_masks + phase * whole + x;
+      A* to = to_masks + phase * aligned_width + x;
       for (int64_t i = 0; i < g.kernel; ++i) {
-        for (int64_t j = 0; j < g.kernel; ++j, to += phases * whole) {
+        for (int64_t j = 0; j < g.kernel; ++j, to += phases * aligned_width) {
           Vector<A> sum = load(to);
           DETOPS_UNROLL for (int c = 0; c < kChannels; ++c) {
-            sum = fused(own[c], load(rows + (c * g.kernel + i) * g.padded + x + j), sum);
+            sum = fused(grads[c], load(rows + (c * g.kernel + i) * g.padded_width + x + j), sum);
           }
           store(to, sum);
         }
@@ -170,8 +174,8 @@ void add_mask_gradients(const ReassemblyRows& g, const A* grad, const A* feature
 template <typename A>
 void store_masks(const ReassemblyRows& g, const A* from, int64_t row, A* masks) {
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
-    for (int64_t py = 0; py < g.scale; ++py, from += g.scale * g.whole) {
-      merge_row(from, g.whole, g, masks + tap * g.output_size() + g.output_row(row, py));
+    for (int64_t py = 0; py < g.scale; ++py, from += g.scale * g.aligned_width) {
+      merge_row(from, g.aligned_width, g, masks + tap * g.output_size() + g.output_row(row, py));
     }
   }
 }
@@ -180,7 +184,7 @@ void store_masks(const ReassemblyRows& g, const A* from, int64_t row, A* masks) 
 // phase, x + radius].
 template <typename A>
 void load_reached_masks(const ReassemblyRows& g, const A* masks, int64_t row, A* to) {
-  const int64_t size = g.phases() * g.padded;
+  const int64_t size = g.phases() * g.padded_width;
   for (int64_t tap = 0; tap < g.taps(); ++tap, to += size) {
     load_padded(g, g.scale, masks + tap * g.output_size(), row - tap / g.kernel + g.radius(), to);
   }
@@ -191,7 +195,7 @@ void load_reached_masks(const ReassemblyRows& g, const A* masks, int64_t row, A*
 template <int kChannels, typename A>
 void gather_feature_gradients(const ReassemblyRows& g, const A* masks, const A* grad, int64_t row,
                               A* split, A* to_features) {
-  const int64_t size = g.phases() * g.padded;
+  const int64_t size = g.phases() * g.padded_width;
   for (int c = 0; c < kChannels; ++c) {
     for (int64_t i = 0; i < g.kernel; ++i) {
       load_padded(g, g.scale, grad + c * g.output_size(), row - i + g.radius(),
@@ -204,11 +208,11 @@ void gather_feature_gradients(const ReassemblyRows& g, const A* masks, const A* 
       for (int64_t j = 0; j < g.kernel; ++j) {
         const int64_t at = x + 2 * g.radius() - j;
         const A* mask = masks + (i * g.kernel + j) * size + at;
-        const A* outer = split + i * size + at;
-        for (int64_t p = 0; p < size; p += g.padded) {
-          const Vector<A> own = load(mask + p);
+        const A* upstream = split + i * size + at;
+        for (int64_t p = 0; p < size; p += g.padded_width) {
+          const Vector<A> weight = load(mask + p);
           DETOPS_UNROLL for (int c = 0; c < kChannels; ++c) {
-            sum[c] = fused(own, load(outer + c * g.kernel * size + p), sum[c]);
+            sum[c] = fused(weight, load(upstream + c * g.kernel * size + p), sum[c]);
           }
         }
       }

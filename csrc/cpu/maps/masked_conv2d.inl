@@ -27,11 +27,11 @@ void gather_columns(const ConvGeometry& g, const T* features, const int32_t* pix
       from[j] = on_map ? y * g.width + x : -1;
       inside = inside && on_map;
     }
-    const bool run = inside && count == kTile && from[kTile - 1] - from[0] == kTile - 1;
+    const bool contiguous = inside && count == kTile && from[kTile - 1] - from[0] == kTile - 1;
     for (int64_t c = 0; c < g.channels; ++c) {
       const T* plane = features + c * size;
       A* to = columns + (c * taps + tap) * kTile;
-      if (run) {
+      if (contiguous) {
         for (int64_t j = 0; j < kTile; j += kLanes<A>) store(to + j, load(plane + from[0] + j));
       } else if (inside) {
         for (int64_t j = 0; j < count; ++j) to[j] = math::to_float(plane[from[j]]);

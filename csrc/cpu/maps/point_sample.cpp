@@ -11,16 +11,16 @@ struct EdgePoint {
   int64_t point;
   int64_t pixel[4];
   bool on_map[4];
-  A share[4], right, lower;
+  A weight[4], right, lower;
   A x, y;  // sums of its gradient
 };
 
 // The points of an image. at[i] is the index of the upper left pixel of point i. The other three
 // are adjacent to it. Edge points are also listed in `edge`, and at[i] is 0 for them.
 template <typename A>
-struct PlacedPoints {
+struct LocatedPoints {
   lane_index_t<A>* at;
-  A* share[4];
+  A* weight[4];
   A *right, *lower;  // nullptr if no gradient of the points is wanted
   EdgePoint<A>* edge;
   int64_t count, edges;
@@ -35,21 +35,21 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kSamplesPerThread = 8192;
-constexpr int64_t kGroup = 32;  // channels whose point gradients one thread sums
+constexpr int64_t kChannelGroup = 32;  // channels whose point gradients one thread sums
 
-// Owns the memory of a PlacedPoints.
+// Owns the memory of a LocatedPoints.
 template <typename A>
-struct PointPlaces : PlacedPoints<A> {
-  Buffer<A> shares;
+struct LocatedPointsBuffer : LocatedPoints<A> {
+  Buffer<A> weights;
   Buffer<lane_index_t<A>> pixels;
   Buffer<EdgePoint<A>> edge_points;
 
-  PointPlaces(int64_t count, bool slopes) : PlacedPoints<A>{}, edge_points(count) {
+  LocatedPointsBuffer(int64_t count, bool with_gradients) : LocatedPoints<A>{}, edge_points(count) {
     const int64_t padded = round_up(count, DETOPS_IN_USE(kLanes<A>));
-    A* next = shares.reserve(padded * (slopes ? 6 : 4));
-    for (A*& share : this->share) share = next, next += padded;
-    this->right = slopes ? next : nullptr;
-    this->lower = slopes ? next + padded : nullptr;
+    A* next = weights.reserve(padded * (with_gradients ? 6 : 4));
+    for (A*& weight : this->weight) weight = next, next += padded;
+    this->right = with_gradients ? next : nullptr;
+    this->lower = with_gradients ? next + padded : nullptr;
     this->at = pixels.reserve(padded);
     this->edge = edge_points.data();
     this->count = count;
@@ -60,7 +60,7 @@ struct PointPlaces : PlacedPoints<A> {
 
 void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& output) {
   const ScalarType type = input.scalar_type();
-  const Tensor maps = input.contiguous(), places = wide(points, type);
+  const Tensor maps = input.contiguous(), wide_points = wide(points, type);
   const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
   const int64_t count = points.size(1), grain = grain_for(kSamplesPerThread, count);
   with_element_type(type, [&](auto element) {
@@ -68,14 +68,14 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
     using A = accumulate_t<T>;
     const auto kernel = DETOPS_IN_USE(sample_plane<T>);
     const T* from = elements<T>(maps);
-    const A* place = elements<A>(places);
+    const A* point_data = elements<A>(wide_points);
     T* out = mutable_elements<T>(output);
     parallel_for(input.size(0) * channels, grain, [&](int64_t begin, int64_t end) {
-      PointPlaces<A> p(count, false);
+      LocatedPointsBuffer<A> p(count, false);
       for (int64_t plane = begin; plane < end; ++plane) {
         if (plane == begin || plane % channels == 0) {
-          DETOPS_IN_USE(place_points<A>)
-          (place + plane / channels * count * 2, height, width, p);
+          DETOPS_IN_USE(locate_points<A>)
+          (point_data + plane / channels * count * 2, height, width, p);
         }
         kernel(from + plane * height * width, width, p, out + plane * count);
       }
@@ -87,40 +87,40 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
                            bool input_wanted, bool points_wanted, Tensor& to_input,
                            Tensor& to_points) {
   const ScalarType type = input.scalar_type();
-  const Tensor maps = input.contiguous(), places = wide(points, type);
-  const Tensor outer = grad.to(type).contiguous();
+  const Tensor maps = input.contiguous(), wide_points = wide(points, type);
+  const Tensor upstream = grad.to(type).contiguous();
   const int64_t images = input.size(0), channels = input.size(1), count = points.size(1);
   const int64_t height = input.size(2), width = input.size(3), size = height * width;
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto spread = DETOPS_IN_USE(spread_plane<T>);
-    const auto slope = DETOPS_IN_USE(add_slopes<T>);
-    const int64_t groups = divide_up(channels, kGroup),
+    const auto scatter = DETOPS_IN_USE(scatter_plane<T>);
+    const auto add_gradients = DETOPS_IN_USE(add_point_gradients<T>);
+    const int64_t groups = divide_up(channels, kChannelGroup),
                   padded = round_up(count, DETOPS_IN_USE(kLanes<A>));
     // x, then y, for each group. The groups of a point are summed in order.
     Buffer<A> sums(points_wanted ? images * groups * 2 * padded : 0);
-    const T *from = elements<T>(maps), *gradient = elements<T>(outer);
-    const A* place = elements<A>(places);
+    const T *from = elements<T>(maps), *gradient = elements<T>(upstream);
+    const A* point_data = elements<A>(wide_points);
     T* out = mutable_elements<T>(to_input);
     parallel_for(images * groups, 1, [&](int64_t begin, int64_t end) {
-      PointPlaces<A> p(count, points_wanted);
+      LocatedPointsBuffer<A> p(count, points_wanted);
       Buffer<A> plane_sums(std::is_same_v<A, T> || !input_wanted ? 0 : size);
-      for (int64_t unit = begin; unit < end; ++unit) {
-        const int64_t image = unit / groups, first = unit % groups * kGroup;
-        DETOPS_IN_USE(place_points<A>)(place + image * count * 2, height, width, p);
-        A* to_x = points_wanted ? sums.data() + unit * 2 * padded : nullptr;
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t image = task / groups, first = task % groups * kChannelGroup;
+        DETOPS_IN_USE(locate_points<A>)(point_data + image * count * 2, height, width, p);
+        A* to_x = points_wanted ? sums.data() + task * 2 * padded : nullptr;
         if (points_wanted) std::fill_n(to_x, 2 * padded, A(0));
-        for (int64_t c = first; c < std::min(first + kGroup, channels); ++c) {
+        for (int64_t c = first; c < std::min(first + kChannelGroup, channels); ++c) {
           const int64_t plane = image * channels + c;
           const T* g = gradient + plane * count;
-          if (points_wanted) slope(from + plane * size, g, width, p, to_x, to_x + padded);
+          if (points_wanted) add_gradients(from + plane * size, g, width, p, to_x, to_x + padded);
           if (!input_wanted) continue;
           T* to = out + plane * size;
           A* sum = plane_sums.data();
           if constexpr (std::is_same_v<A, T>) sum = to;
           std::fill_n(sum, size, A(0));
-          spread(g, width, p, sum);
+          scatter(g, width, p, sum);
           if constexpr (!std::is_same_v<A, T>) {
             for (int64_t i = 0; i < size; ++i) math::from_float(sum[i], to[i]);
           }

@@ -64,7 +64,7 @@ DETOPS_INLINE attention::Corners<Vector<A>> load_corners(const T* plane, int64_t
 }
 
 template <typename A>
-void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A>& to) {
+void locate_points(const A* points, int64_t height, int64_t width, LocatedPoints<A>& to) {
   using I = Vector<lane_index_t<A>>;
   constexpr int64_t kWidth = kLanes<A>;
   const I columns = I{} + lane_index_t<A>(width), rows = I{} + lane_index_t<A>(height);
@@ -78,8 +78,8 @@ void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A
     const I column = __builtin_convertvector(place.x, I), row = __builtin_convertvector(place.y, I);
     const I within = (column >= 0) & (column < columns - 1) & (row >= 0) & (row < rows - 1);
     store(to.at + i, within ? row * columns + column : I{});
-    const auto shares = attention::corner_weights<A>(place);
-    for (int k = 0; k < 4; ++k) store(to.share[k] + i, shares.at[k]);
+    const auto weights = attention::corner_weights<A>(place);
+    for (int k = 0; k < 4; ++k) store(to.weight[k] + i, weights.at[k]);
     if (to.right != nullptr) {
       store(to.right + i, place.right);
       store(to.lower + i, place.lower);
@@ -97,7 +97,7 @@ void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A
       for (int k = 0; k < 4; ++k) {
         edge.on_map[k] = pixels.at[k][j] >= 0;
         edge.pixel[k] = edge.on_map[k] ? pixels.at[k][j] : any;
-        edge.share[k] = edge.on_map[k] ? shares.at[k][j] : A(0);
+        edge.weight[k] = edge.on_map[k] ? weights.at[k][j] : A(0);
       }
       edge.right = place.right[j];
       edge.lower = place.lower[j];
@@ -107,18 +107,18 @@ void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A
 }
 
 template <typename T, typename A = accumulate_t<T>>
-void sample_plane(const T* plane, int64_t width, const PlacedPoints<A>& p, T* output) {
+void sample_plane(const T* plane, int64_t width, const LocatedPoints<A>& p, T* output) {
   for (int64_t i = 0; i < p.count && p.edges < p.count; i += kLanes<A>) {
     const auto c = load_corners(plane, width, p.at + i);
-    const Vector<A> upper = fused(load(p.share[1] + i), c.at[1], load(p.share[0] + i) * c.at[0]);
-    const Vector<A> lower = fused(load(p.share[3] + i), c.at[3], load(p.share[2] + i) * c.at[2]);
+    const Vector<A> upper = fused(load(p.weight[1] + i), c.at[1], load(p.weight[0] + i) * c.at[0]);
+    const Vector<A> lower = fused(load(p.weight[3] + i), c.at[3], load(p.weight[2] + i) * c.at[2]);
     store_first(output + i, upper + lower, p.count - i);
   }
   for (int64_t e = 0; e < p.edges; ++e) {
     const EdgePoint<A>& edge = p.edge[e];
     A sum = 0;
     if (edge.pixel[0] >= 0) {
-      for (int k = 0; k < 4; ++k) sum += edge.share[k] * math::to_float(plane[edge.pixel[k]]);
+      for (int k = 0; k < 4; ++k) sum += edge.weight[k] * math::to_float(plane[edge.pixel[k]]);
     }
     math::from_float(sum, output[edge.point]);
   }
@@ -136,7 +136,7 @@ DETOPS_INLINE void add_pair(A* to, const A* pair) {
 
 // Adds to the gradient of a plane, point by point.
 template <typename T, typename A = accumulate_t<T>>
-void spread_plane(const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_plane) {
+void scatter_plane(const T* grad, int64_t width, const LocatedPoints<A>& p, A* to_plane) {
   constexpr int64_t kWidth = kLanes<A>;
   const EdgePoint<A>*edge = p.edge, *const end = p.edge + p.edges;
   for (int64_t i = 0; i < p.count; i += kWidth) {
@@ -144,7 +144,7 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_
     const Vector<A> g = load_first(grad + i, n);
     A upper[2 * kWidth], lower[2 * kWidth];
     for (int k = 0; k < 4; k += 2) {
-      Vector<A> left = g * load(p.share[k] + i), right = g * load(p.share[k + 1] + i);
+      Vector<A> left = g * load(p.weight[k] + i), right = g * load(p.weight[k + 1] + i);
       zip<A>(left, right, AllLanes<A>{});
       A* pairs = k == 0 ? upper : lower;
       store(pairs, left);
@@ -153,7 +153,7 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_
     for (int64_t j = 0; j < n; ++j) {
       if (edge != end && edge->point == i + j) {
         for (int k = 0; k < 4 && edge->pixel[0] >= 0; ++k) {
-          to_plane[edge->pixel[k]] += edge->share[k] * A(g[j]);
+          to_plane[edge->pixel[k]] += edge->weight[k] * A(g[j]);
         }
         ++edge;
         continue;
@@ -168,8 +168,8 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_
 // Adds a plane's part of the gradient of the points, in pixels. Edge points have their own sums.
 // Their elements of to_x and to_y are arbitrary.
 template <typename T, typename A = accumulate_t<T>>
-void add_slopes(const T* plane, const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_x,
-                A* to_y) {
+void add_point_gradients(const T* plane, const T* grad, int64_t width, const LocatedPoints<A>& p,
+                         A* to_x, A* to_y) {
   for (int64_t i = 0; i < p.count && p.edges < p.count; i += kLanes<A>) {
     const Vector<A> g = load_first(grad + i, p.count - i);
     const auto c = load_corners(plane, width, p.at + i);

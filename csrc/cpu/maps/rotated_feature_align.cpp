@@ -36,15 +36,15 @@ namespace detops::cpu {
 namespace {
 
 template <typename A>
-Refinement<A> refinement_of(const Tensor& boxes, double spatial_scale, int64_t points,
-                            const Tensor& maps) {
+Refinement<A> make_refinement(const Tensor& boxes, double spatial_scale, int64_t points,
+                              const Tensor& maps) {
   const int64_t* size = maps.metadata().sizes;
   return {elements<A>(boxes), A(spatial_scale), points, size[0], size[1], size[2], size[3]};
 }
 
 // Returns `g` with the boxes of one image.
 template <typename A>
-Refinement<A> in_image(Refinement<A> g, int64_t image) {
+Refinement<A> select_image(Refinement<A> g, int64_t image) {
   g.boxes += image * g.height * g.width * 5;
   return g;
 }
@@ -69,9 +69,9 @@ struct RowSampling {
 
 // Returns whether samples are read directly from the map. Tables of taps pay off for many channels.
 template <typename A>
-bool from_samples(const Refinement<A>& g) {
-  constexpr int64_t kMost = 24, kExactInFloat = 1 << 24;
-  return g.channels <= kMost && std::min(g.height, g.width) >= 2 &&
+bool samples_directly(const Refinement<A>& g) {
+  constexpr int64_t kMaxChannels = 24, kExactInFloat = 1 << 24;
+  return g.channels <= kMaxChannels && std::min(g.height, g.width) >= 2 &&
          std::max(g.height, g.width) < kExactInFloat;
 }
 
@@ -79,16 +79,16 @@ bool from_samples(const Refinement<A>& g) {
 template <typename From, typename To, typename A, typename Kernel>
 void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to, bool backward,
                     const Kernel& kernel) {
-  const bool last = is_channels_last(to);
+  const bool channels_last = is_channels_last(to);
   const int64_t pixels = g.height * g.width;
   const int64_t blocks = backward ? g.channels : divide_up(pixels, kPixels);
   const int64_t grain = tasks_per_thread(blocks, 4 * g.points * g.channels * pixels);
   for (int64_t image = 0; image < g.images; ++image) {
-    const From* map = planes_of<const From>(from, image, last).data;
-    To* result = planes_of<To>(to, image, last).data;
+    const From* map = planes_of<const From>(from, image, channels_last).data;
+    To* result = planes_of<To>(to, image, channels_last).data;
     parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
-      const int64_t first = backward ? begin : 0, stride = last ? 1 : pixels;
-      RefinedPlanes<From, To> planes{in_image(g, image), stride, last ? g.channels : 1,
+      const int64_t first = backward ? begin : 0, stride = channels_last ? 1 : pixels;
+      RefinedPlanes<From, To> planes{select_image(g, image), stride, channels_last ? g.channels : 1,
                                      map + first * stride, result + first * stride};
       if (backward) planes.channels = end - begin;
       const int64_t pixel = backward ? 0 : begin * kPixels;
@@ -99,16 +99,17 @@ void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to
 
 // Treats every row of every image as a RoI of the map: forward if M is const, else backward.
 template <typename M, typename P, typename A>
-void refine_rows(const Refinement<A>& g, const Tensor& maps, const Tensor& refined, bool last) {
+void refine_rows(const Refinement<A>& g, const Tensor& maps, const Tensor& refined,
+                 bool channels_last) {
   Buffer<uint32_t> order(g.height);
   std::iota(order.data(), order.data() + g.height, 0u);
   Batch<BinTable<A>> batch;
   for (int64_t image = 0; image < g.images; ++image) {
-    const Planes<P> rows = planes_of<P>(refined, image, last);
-    pool_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
-             {0, g.channels, 0, 0, 1, g.width}, planes_of<M>(maps, image, last), maps.nbytes(),
-             [&](int64_t k) -> Planes<P> {
-               return {rows.at(0, k, 0), g.channels, 1, g.width, last, g.height};
+    const Planes<P> rows = planes_of<P>(refined, image, channels_last);
+    pool_run(batch, RowSampling<A>{select_image(g, image)}, order.data(), {image, 0, 0, g.height},
+             {0, g.channels, 0, 0, 1, g.width}, planes_of<M>(maps, image, channels_last),
+             maps.nbytes(), [&](int64_t k) -> Planes<P> {
+               return {rows.at(0, k, 0), g.channels, 1, g.width, channels_last, g.height};
              });
   }
 }
@@ -118,40 +119,40 @@ void refine_rows(const Refinement<A>& g, const Tensor& maps, const Tensor& refin
 void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
                                    double spatial_scale, int64_t points, Tensor& output) {
   const Tensor maps = features.contiguous(output.suggest_memory_format());
-  const Tensor places = wide(boxes, features.scalar_type());
-  const bool last = is_channels_last(output);
+  const Tensor wide_boxes = wide(boxes, features.scalar_type());
+  const bool channels_last = is_channels_last(output);
   with_element_type(features.scalar_type(), [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto g = refinement_of<A>(places, spatial_scale, points, maps);
-    if (from_samples(g)) {
+    const auto g = make_refinement<A>(wide_boxes, spatial_scale, points, maps);
+    if (samples_directly(g)) {
       return refine_samples<T, T>(g, maps, output, false, DETOPS_IN_USE(add_samples<T>));
     }
-    refine_rows<const T, T>(g, maps, output, last);
+    refine_rows<const T, T>(g, maps, output, channels_last);
   });
 }
 
 void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                                     int64_t points, Tensor& to_features) {
   const ScalarType type = grad.scalar_type();
-  const bool last = is_channels_last(to_features);
-  const Tensor places = wide(boxes, type);
+  const bool channels_last = is_channels_last(to_features);
+  const Tensor wide_boxes = wide(boxes, type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto g = refinement_of<A>(places, spatial_scale, points, grad);
-    if (from_samples(g)) {
+    const auto g = make_refinement<A>(wide_boxes, spatial_scale, points, grad);
+    if (samples_directly(g)) {
       // Threads split the channels. In channels_last they would write to the same cache lines, so
       // the gradient is summed in planes.
       const auto wider = to_features.options().dtype(compute_type(type));
-      const bool in_place = std::is_same_v<T, A> && !last;
+      const bool in_place = std::is_same_v<T, A> && !channels_last;
       const Tensor sums = in_place ? to_features : empty(grad.sizes(), wider);
-      refine_samples<T, A>(g, grad.contiguous(), sums, true, DETOPS_IN_USE(spread_samples<T>));
+      refine_samples<T, A>(g, grad.contiguous(), sums, true, DETOPS_IN_USE(scatter_samples<T>));
       if (!in_place) to_features.copy_(sums);
       return;
     }
-    const Tensor outer = to_memory_format(grad, to_features.suggest_memory_format());
-    refine_rows<T, const T>(g, to_features, outer, last);
+    const Tensor upstream = to_memory_format(grad, to_features.suggest_memory_format());
+    refine_rows<T, const T>(g, to_features, upstream, channels_last);
   });
 }
 

@@ -12,8 +12,8 @@ template <typename A>
 using PixelSamples = Neighbours<A, math::kMaxBoxPoints * kPixels>;
 
 template <typename From, typename To, typename A>
-void find_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count,
-                  PixelSamples<A>& samples) {
+void locate_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count,
+                    PixelSamples<A>& samples) {
   A ys[math::kMaxBoxPoints * kPixels], xs[math::kMaxBoxPoints * kPixels];
   for (int64_t i = 0; i < count; ++i) {
     int64_t p = i;
@@ -51,7 +51,7 @@ DETOPS_INLINE void each_block(const RefinedPlanes<From, To>& t, int64_t begin, i
   PixelSamples<typename RefinedPlanes<From, To>::A> samples;
   for (; begin < end; begin += kPixels) {
     const int64_t count = end - begin < kPixels ? end - begin : kPixels;
-    find_samples(t, begin, count, samples);
+    locate_samples(t, begin, count, samples);
     for (int64_t c = 0; c < t.channels; ++c) run(samples, begin, c, count);
   }
 }
@@ -59,55 +59,55 @@ DETOPS_INLINE void each_block(const RefinedPlanes<From, To>& t, int64_t begin, i
 template <typename T, typename A = accumulate_t<T>>
 void add_samples(const RefinedPlanes<T, T>& planes, int64_t begin, int64_t end) {
   const RefinedPlanes<T, T> t = planes;  // see spread_planes in ps_roi_align.inl
-  const int64_t apart = t.pixel_stride, down = t.width * apart;
+  const int64_t pixel_stride = t.pixel_stride, row_stride = t.width * pixel_stride;
   each_block(t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
     const T* map = t.from + c * t.channel_stride;
     for (int64_t i = 0; i < count; ++i) {
-      const A own = math::to_float(map[(first + i) * apart]);
-      A sum = own;
+      const A center = math::to_float(map[(first + i) * pixel_stride]);
+      A sum = center;
       for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
-        const T* p = map + s.position[k] * apart;
+        const T* p = map + s.position[k] * pixel_stride;
         sum += (s.weight[0][k] * A(math::to_float(p[0])) +
-                s.weight[1][k] * A(math::to_float(p[apart]))) +
-               (s.weight[2][k] * A(math::to_float(p[down])) +
-                s.weight[3][k] * A(math::to_float(p[down + apart])));
+                s.weight[1][k] * A(math::to_float(p[pixel_stride]))) +
+               (s.weight[2][k] * A(math::to_float(p[row_stride])) +
+                s.weight[3][k] * A(math::to_float(p[row_stride + pixel_stride])));
       }
       if (!(sum - sum == 0)) {
-        sum = own;
+        sum = center;
         visit_exactly(t, first + i, [&](int64_t at, A weight) {
-          sum += weight * A(math::to_float(map[at * apart]));
+          sum += weight * A(math::to_float(map[at * pixel_stride]));
         });
       }
-      math::from_float(sum, t.to[c * t.channel_stride + (first + i) * apart]);
+      math::from_float(sum, t.to[c * t.channel_stride + (first + i) * pixel_stride]);
     }
   });
 }
 
 template <typename T, typename A = accumulate_t<T>>
-void spread_samples(const RefinedPlanes<T, A>& planes, int64_t begin, int64_t end) {
+void scatter_samples(const RefinedPlanes<T, A>& planes, int64_t begin, int64_t end) {
   const RefinedPlanes<T, A> t = planes;  // see spread_planes in ps_roi_align.inl
-  const int64_t apart = t.pixel_stride, down = t.width * apart;
+  const int64_t pixel_stride = t.pixel_stride, row_stride = t.width * pixel_stride;
   for (int64_t c = 0; c < t.channels; ++c) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = c * t.channel_stride + i * apart;
+      const int64_t at = c * t.channel_stride + i * pixel_stride;
       t.to[at] = A(math::to_float(t.from[at]));
     }
   }
   each_block(t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
     A* map = t.to + c * t.channel_stride;
     for (int64_t i = 0; i < count; ++i) {
-      const A grad = math::to_float(t.from[c * t.channel_stride + (first + i) * apart]);
+      const A grad = math::to_float(t.from[c * t.channel_stride + (first + i) * pixel_stride]);
       if (!(grad - grad == 0)) {
         visit_exactly(t, first + i,
-                      [&](int64_t at, A weight) { map[at * apart] += weight * grad; });
+                      [&](int64_t at, A weight) { map[at * pixel_stride] += weight * grad; });
         continue;
       }
       for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
-        A* to = map + s.position[k] * apart;
+        A* to = map + s.position[k] * pixel_stride;
         to[0] += s.weight[0][k] * grad;
-        to[apart] += s.weight[1][k] * grad;
-        to[down] += s.weight[2][k] * grad;
-        to[down + apart] += s.weight[3][k] * grad;
+        to[pixel_stride] += s.weight[1][k] * grad;
+        to[row_stride] += s.weight[2][k] * grad;
+        to[row_stride + pixel_stride] += s.weight[3][k] * grad;
       }
     }
   });

@@ -23,11 +23,11 @@ __global__ void box_iou_kernel(const math::Box<T>* a, int64_t n, const math::Box
       if (column < m) boxes[k] = math::overlap_box<kind>(b[column]);
     }
     for (int64_t row = top + lanes.row; row < math::min(n, top + height); row += lanes.rows) {
-      const math::OverlapBox<T> own = math::overlap_box<kind>(a[row]);
+      const math::OverlapBox<T> row_box = math::overlap_box<kind>(a[row]);
       for (int k = 0; k < kColumns; ++k) {
         const int64_t column = left + k * lanes.count;
         if (column < m) {
-          out[row * m + column] = math::pairwise::overlap<kind, T>(own, boxes[k], eps);
+          out[row * m + column] = math::pairwise::overlap<kind, T>(row_box, boxes[k], eps);
         }
       }
     }
@@ -40,10 +40,10 @@ __global__ void box_iou_rows_kernel(const T* grad, int64_t stride_row, int64_t s
                                     const math::Box<T>* a, int64_t n, const math::Box<T>* b,
                                     int64_t m, T eps, math::Box<T>* grad_a) {
   DETOPS_FOR_EACH(i, n) {
-    const math::OverlapBox<T> own = math::overlap_box<kind>(a[i]);
+    const math::OverlapBox<T> box = math::overlap_box<kind>(a[i]);
     math::Box<T> sum{};
     for (int64_t j = 0; j < m; ++j) {
-      math::overlap_gradient<kind, swapped>(own, math::overlap_box<kind>(b[j]), eps,
+      math::overlap_gradient<kind, swapped>(box, math::overlap_box<kind>(b[j]), eps,
                                             grad[i * stride_row + j * stride_col], sum);
     }
     grad_a[i] = sum;
@@ -140,15 +140,15 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
     int64_t* to_index = elements(index);
     for_each(boxes1.size(0), [=] __device__(int64_t i) {
       constexpr auto kIoU = math::Overlap::kIoU;
-      const math::OverlapBox<T> own = math::overlap_box<kIoU>(a[i]);
-      T most = m == 0 ? 0 : -1;
-      int64_t where = m == 0 ? -1 : 0;
+      const math::OverlapBox<T> box = math::overlap_box<kIoU>(a[i]);
+      T max_iou = m == 0 ? 0 : -1;
+      int64_t max_index = m == 0 ? -1 : 0;
       for (int64_t j = 0; j < m; ++j) {
-        const T iou = math::pairwise::overlap<kIoU, T>(own, math::overlap_box<kIoU>(b[j]), T(0));
-        if (iou > most) most = iou, where = j;
+        const T iou = math::pairwise::overlap<kIoU, T>(box, math::overlap_box<kIoU>(b[j]), T(0));
+        if (iou > max_iou) max_iou = iou, max_index = j;
       }
-      to[i] = most;
-      to_index[i] = where;
+      to[i] = max_iou;
+      to_index[i] = max_index;
     });
   });
 }

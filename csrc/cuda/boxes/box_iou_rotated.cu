@@ -12,8 +12,8 @@ using RotatedBox = math::RotatedBox<double>;
 // Converts boxes, contiguous float32 or float64 [N, 5], to one RotatedBox each.
 template <typename T>
 Tensor rotated_boxes(const Tensor& boxes) {
-  constexpr int64_t kNumbers = sizeof(RotatedBox) / sizeof(double);
-  const Tensor prepared = empty({boxes.size(0), kNumbers}, boxes.options().dtype(kDouble));
+  constexpr int64_t kElements = sizeof(RotatedBox) / sizeof(double);
+  const Tensor prepared = empty({boxes.size(0), kElements}, boxes.options().dtype(kDouble));
   const T* from = elements(boxes);
   RotatedBox* to = elements(prepared);
   for_each(boxes.size(0), [=] __device__(int64_t i) { to[i] = math::rotated_box(from + 5 * i); });

@@ -13,14 +13,14 @@ __global__ void nearest_kernel(const math::Point<T>* own, int64_t n, const math:
   DETOPS_FOR_EACH(i, sets * n) {
     const math::Point<T> point = own[i];
     const math::Point<T>* others = other + i / n * m;
-    T least = std::numeric_limits<T>::infinity();
-    int64_t where = -1;
+    T min_distance = std::numeric_limits<T>::infinity();
+    int64_t nearest = -1;
     for (int64_t j = 0; j < m; ++j) {
       const T d = math::square_distance(point, others[j]);
-      if (d < least) least = d, where = j;
+      if (d < min_distance) min_distance = d, nearest = j;
     }
-    distance[i] = least;
-    index[i] = where;
+    distance[i] = min_distance;
+    index[i] = nearest;
   }
 }
 
@@ -33,14 +33,14 @@ __global__ void chamfer_backward_kernel(const T* grad_own, const T* grad_other,
                                         const int64_t* index_own, const int64_t* index_other,
                                         math::Point<T>* to_own) {
   DETOPS_FOR_EACH(i, sets * n) {
-    const int64_t set = i / n, place = i - set * n, nearest = index_own[i];
+    const int64_t set = i / n, index_in_set = i - set * n, nearest = index_own[i];
     const math::Point<T> point = own[i];
     math::Point<T> to{0, 0};
     if (nearest >= 0 && nearest < m) {
       math::square_distance_gradient(point, other[set * m + nearest], grad_own[i], to);
     }
     for (int64_t j = set * m; j < (set + 1) * m; ++j) {
-      if (index_other[j] == place) {
+      if (index_other[j] == index_in_set) {
         math::square_distance_gradient(point, other[j], grad_other[j], to);
       }
     }

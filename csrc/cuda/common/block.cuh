@@ -22,7 +22,7 @@ struct Votes {
   }
 
   // Returns the number of true votes among the threads before thread i.
-  __device__ int before(int i) const {
+  __device__ int count_before(int i) const {
     int n = __popc(words[i / kWarp] & ((1u << i % kWarp) - 1));
     for (int w = 0; w < i / kWarp; ++w) n += __popc(words[w]);
     return n;
@@ -37,11 +37,11 @@ struct Votes {
 
 // Running maximum: the higher value wins, then the lower index. An index of -1 means empty.
 template <typename T>
-struct Best {
+struct ArgMax {
   T value;
   int64_t index;
 
-  __device__ void add(const Best& o) {
+  __device__ void add(const ArgMax& o) {
     if (o.index < 0) return;
     if (index < 0 || o.value > value || (o.value == value && o.index < index)) *this = o;
   }
@@ -50,7 +50,7 @@ struct Best {
 // Reduces the values of groups of `lanes` adjacent lanes, a power of two, with value.add(other).
 // Every lane gets the result of its group. All threads of the warp must call it.
 template <typename V>
-__device__ V join_lanes(V value, int lanes) {
+__device__ V reduce_lanes(V value, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) {
     unsigned words[sizeof(V) / sizeof(unsigned)];
     std::memcpy(words, &value, sizeof(V));
@@ -62,14 +62,14 @@ __device__ V join_lanes(V value, int lanes) {
   return value;
 }
 
-// The same for all threads of the block. `of_warps` is scratch in shared memory: no thread may
+// The same for all threads of the block. `warp_values` is scratch in shared memory: no thread may
 // still be reading it.
 template <int warps, typename V>
-__device__ V join_block(const V& mine, V (&of_warps)[warps]) {
-  const V of_warp = join_lanes(mine, kWarp);
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = of_warp;
+__device__ V reduce_block(const V& value, V (&warp_values)[warps]) {
+  const V warp_value = reduce_lanes(value, kWarp);
+  if (threadIdx.x % kWarp == 0) warp_values[threadIdx.x / kWarp] = warp_value;
   __syncthreads();
-  return join_lanes(of_warps[threadIdx.x % warps], warps);
+  return reduce_lanes(warp_values[threadIdx.x % warps], warps);
 }
 
 }  // namespace detops::cuda

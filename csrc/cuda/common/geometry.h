@@ -39,7 +39,7 @@ DETOPS_HD Position position_of(int64_t i, bool channels_last, int64_t channels, 
 }
 
 // Feature maps [N, C, H, W], contiguous or channels_last.
-struct Maps {
+struct FeatureMaps {
   int64_t n, c, h, w;
   bool channels_last;
   Strides strides = strides_of(channels_last, c, h, w);
@@ -63,9 +63,9 @@ DETOPS_HD Part part_of(int64_t i, int64_t length, int64_t size) {
 
 // Square tiles that cover images, numbered image by image and row by row.
 struct TileGrid {
-  int64_t images, high, wide;
+  int64_t images, rows, columns;
 
-  DETOPS_HD int64_t count() const { return images * high * wide; }
+  DETOPS_HD int64_t count() const { return images * rows * columns; }
 };
 
 DETOPS_HD TileGrid tile_grid(int64_t images, int64_t height, int64_t width, int64_t side) {
@@ -73,13 +73,13 @@ DETOPS_HD TileGrid tile_grid(int64_t images, int64_t height, int64_t width, int6
 }
 
 // Image and upper left pixel of a tile.
-struct TilePlace {
+struct TileOrigin {
   int64_t image, y, x;
 };
 
-DETOPS_HD TilePlace tile_place(const TileGrid& grid, int64_t tile, int64_t side) {
-  return {tile / grid.wide / grid.high, tile / grid.wide % grid.high * side,
-          tile % grid.wide * side};
+DETOPS_HD TileOrigin tile_origin(const TileGrid& grid, int64_t tile, int64_t side) {
+  return {tile / grid.columns / grid.rows, tile / grid.columns % grid.rows * side,
+          tile % grid.columns * side};
 }
 
 }  // namespace detops::cuda

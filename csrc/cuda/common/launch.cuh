@@ -23,35 +23,36 @@ constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 
 // Launch configuration of a kernel. A number of blocks converts to it implicitly.
-struct Launch {
+struct LaunchConfig {
   dim3 blocks;
   unsigned threads = kThreads;
-  size_t shared = 0;      // bytes
-  bool together = false;  // cooperative: all blocks are resident and can synchronise
+  size_t shared_bytes = 0;
+  bool cooperative = false;  // all blocks are resident and can synchronise
 
-  Launch(unsigned n, unsigned n_threads = kThreads, size_t n_shared = 0)
-      : blocks(n), threads(n_threads), shared(n_shared) {}
-  Launch(dim3 n, unsigned n_threads = kThreads, size_t n_shared = 0)
-      : blocks(n), threads(n_threads), shared(n_shared) {}
+  LaunchConfig(unsigned n, unsigned n_threads = kThreads, size_t n_shared_bytes = 0)
+      : blocks(n), threads(n_threads), shared_bytes(n_shared_bytes) {}
+  LaunchConfig(dim3 n, unsigned n_threads = kThreads, size_t n_shared_bytes = 0)
+      : blocks(n), threads(n_threads), shared_bytes(n_shared_bytes) {}
 };
 
 // Limits of the current device for kernels whose blocks are all resident at once.
 struct Device {
-  int multiprocessors, shared, cooperative;  // shared: maximum bytes per block
+  int multiprocessors, max_shared_bytes, cooperative;  // shared memory per block
 
 #ifdef DETOPS_EMULATE_CUDA
-  Device() : multiprocessors(16), shared(48 << 10), cooperative(false) {}  // small for tests
+  Device()
+      : multiprocessors(16), max_shared_bytes(48 << 10), cooperative(false) {}  // small for tests
 #else
   Device() {
     int device = 0;
-    const bool known =
+    const bool queried =
         cudaGetDevice(&device) == cudaSuccess &&
         cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) ==
             cudaSuccess &&
-        cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-            cudaSuccess &&
+        cudaDeviceGetAttribute(&max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                               device) == cudaSuccess &&
         cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) == cudaSuccess;
-    check(known, "the device does not say what it has");
+    check(queried, "the attributes of the device could not be queried");
   }
 #endif
 };
@@ -67,7 +68,7 @@ inline unsigned blocks_for(int64_t work, int64_t per_block = kThreads) {
 }
 
 // The tensor must be contiguous in its layout.
-inline Maps maps_of(const Tensor& t) {
+inline FeatureMaps maps_of(const Tensor& t) {
   return {t.size(0), t.size(1), t.size(2), t.size(3), is_channels_last(t)};
 }
 
@@ -75,17 +76,17 @@ inline Maps maps_of(const Tensor& t) {
 // error and launch errors with the op's name.
 inline int narrow(int64_t size) {
   check(std::abs(size) <= std::numeric_limits<int>::max(), "a size of ", size,
-        " is beyond what a GPU's kernels take");
+        " exceeds the 32-bit limit of the CUDA kernels");
   return static_cast<int>(size);
 }
 
 // For decltype only: the element type T of a pointer to T, Row<T> or Row<T, n>.
 template <typename T>
-T number_in(const T*);
+T element_of(const T*);
 template <template <typename> class Row, typename T>
-T number_in(const Row<T>*);
+T element_of(const Row<T>*);
 template <template <typename, int> class Row, typename T, int n>
-T number_in(const Row<T, n>*);
+T element_of(const Row<T, n>*);
 
 // Converts to a pointer to a tensor's elements, or to structs of such elements. Null if the tensor
 // is undefined.
@@ -94,7 +95,7 @@ struct Elements {
 
   template <typename Row>
   operator Row*() const {
-    using T = decltype(number_in(static_cast<Row*>(nullptr)));
+    using T = decltype(element_of(static_cast<Row*>(nullptr)));
     if (!tensor.defined()) return nullptr;
     if constexpr (std::is_const_v<Row>) {
       return reinterpret_cast<Row*>(tensor.const_data_ptr<T>());
@@ -109,20 +110,20 @@ inline Elements elements(const Tensor& t) { return {t}; }
 // Allocates an array of each type in Ts, with `counts` elements. All of them are in `memory`: one
 // tensor is cheaper than one per array.
 template <typename... Ts, typename... Counts>
-std::tuple<Ts*...> arrays(Tensor& memory, const Options& options, Counts... counts) {
+std::tuple<Ts*...> allocate_arrays(Tensor& memory, const Options& options, Counts... counts) {
   constexpr int64_t kAlignment = 256;
   int64_t size = 0;
-  const auto place = [&](int64_t bytes) {
+  const auto reserve = [&](int64_t bytes) {
     return std::exchange(size, size + ceil_div(bytes, kAlignment) * kAlignment);
   };
-  const int64_t begins[] = {place(counts * int64_t(sizeof(Ts)))...};
+  const int64_t offsets[] = {reserve(counts * int64_t(sizeof(Ts)))...};
   memory = empty({size}, options.dtype(kByte));
   auto* bytes = static_cast<unsigned char*>(memory.mutable_data_ptr());
-  const int64_t* begin = begins;
-  std::tuple<Ts*...> all;
-  std::apply([&](auto&... array) { ((array = reinterpret_cast<Ts*>(bytes + *begin++)), ...); },
-             all);
-  return all;
+  const int64_t* offset = offsets;
+  std::tuple<Ts*...> pointers;
+  std::apply([&](auto&... array) { ((array = reinterpret_cast<Ts*>(bytes + *offset++)), ...); },
+             pointers);
+  return pointers;
 }
 
 template <typename P, typename Argument>
@@ -148,33 +149,38 @@ inline cudaStream_t current_stream() {
 
 // Starts a kernel on the current stream.
 template <typename... Parameters, typename... Arguments>
-void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&... arguments) {
+void launch(void (*kernel)(Parameters...), const LaunchConfig& config,
+            const Arguments&... arguments) {
 #ifdef DETOPS_EMULATE_CUDA
   const std::tuple<Parameters...> parameters{parameter<Parameters>(arguments)...};
-  emulation::run(how.blocks, how.threads, how.shared, [&] { std::apply(kernel, parameters); });
+  emulation::run(config.blocks, config.threads, config.shared_bytes,
+                 [&] { std::apply(kernel, parameters); });
 #else
   const cudaStream_t stream = current_stream();
-  if (how.shared > 48 << 10) {  // the limit without opting in
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(how.shared));
+  if (config.shared_bytes > 48 << 10) {  // the limit without opting in
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         int(config.shared_bytes));
   }
-  if (how.together) {
-    cudaLaunchAttribute together{};
-    together.id = cudaLaunchAttributeCooperative;
-    together.val.cooperative = 1;
-    const cudaLaunchConfig_t config{how.blocks, how.threads, how.shared, stream, &together, 1};
-    cudaLaunchKernelEx(&config, kernel, parameter<Parameters>(arguments)...);
+  if (config.cooperative) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    const cudaLaunchConfig_t cuda_config{config.blocks, config.threads, config.shared_bytes,
+                                         stream,        &attribute,     1};
+    cudaLaunchKernelEx(&cuda_config, kernel, parameter<Parameters>(arguments)...);
   } else {
     // clang-format off
-    kernel<<<how.blocks, how.threads, how.shared, stream>>>(parameter<Parameters>(arguments)...);
+    kernel<<<config.blocks, config.threads, config.shared_bytes, stream>>>(
+        parameter<Parameters>(arguments)...);
     // clang-format on
   }
   const cudaError_t error = cudaGetLastError();
-  check(error == cudaSuccess, "the launch of ", how.blocks.x, " x ", how.blocks.y, " blocks of ",
-        how.threads, " threads failed: ", cudaGetErrorString(error));
+  check(error == cudaSuccess, "the launch of ", config.blocks.x, " x ", config.blocks.y,
+        " blocks of ", config.threads, " threads failed: ", cudaGetErrorString(error));
 #endif
 }
 
-// A block's dynamic shared memory, as bytes. Launch::shared is its size.
+// A block's dynamic shared memory, as bytes. LaunchConfig::shared_bytes is its size.
 #ifdef DETOPS_EMULATE_CUDA
 #define DETOPS_DYNAMIC_SHARED(name) unsigned char* const name = emulation::dynamic_memory
 #else
@@ -187,14 +193,14 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&..
        i += int64_t(gridDim.x) * blockDim.x)
 
 template <typename Each>
-__global__ void each_kernel(Each each, int64_t n) {
+__global__ void for_each_kernel(Each each, int64_t n) {
   DETOPS_FOR_EACH(i, n) { each(i); }
 }
 
 // Calls each(i) on the device for all i in [0, n), in parallel.
 template <typename Each>
 void for_each(int64_t n, const Each& each) {
-  launch(each_kernel<Each>, blocks_for(n), each, n);
+  launch(for_each_kernel<Each>, blocks_for(n), each, n);
 }
 
 }  // namespace detops::cuda

@@ -15,10 +15,10 @@ namespace {
 
 // Up to this many scores are ranked by comparing all pairs, which takes one launch. A sort takes
 // several.
-constexpr int kMostRanked = 4096;
+constexpr int kMaxRanked = 4096;
 
 template <typename T>
-__device__ auto key_of(T score) {
+__device__ auto sort_key(T score) {
   return math::descending_key(static_cast<accumulate_t<T>>(score));
 }
 
@@ -29,14 +29,14 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
   for (int i = first; i < count; i += static_cast<int>(gridDim.x * blockDim.x / kWarp)) {
-    const auto own = key_of(scores[i * stride]);
-    Vector<int, 1> before{};
+    const auto key = sort_key(scores[i * stride]);
+    Vector<int, 1> rank{};
     for (int j = lane; j < count; j += kWarp) {
-      const auto other = key_of(scores[j * stride]);
-      before.at[0] += other < own || (other == own && j < i);
+      const auto other = sort_key(scores[j * stride]);
+      rank.at[0] += other < key || (other == key && j < i);
     }
-    sum_over_lanes(before, kWarp);
-    if (lane == 0) order[before.at[0]] = i;
+    sum_over_lanes(rank, kWarp);
+    if (lane == 0) order[rank.at[0]] = i;
   }
 }
 
@@ -50,13 +50,13 @@ void sort(const Tensor& keys, const int* values, int count, int* sorted) {
   for (int i = 0; i < count; ++i) sorted[i] = values[order[i]];
 }
 #else
-// Calls a cub function, sort(memory, bytes), twice: first for the size of its workspace, then with
-// the workspace.
+// Calls a cub function, sort(workspace, bytes), twice: first for the size of its workspace, then
+// with the workspace.
 template <typename Sort>
-void with_memory(const Options& options, const Sort& sort) {
+void with_workspace(const Options& options, const Sort& sort) {
   size_t bytes = 0;
-  const auto run = [&](void* memory) {
-    const cudaError_t error = sort(memory, bytes);
+  const auto run = [&](void* workspace) {
+    const cudaError_t error = sort(workspace, bytes);
     check(error == cudaSuccess, "sorting failed: ", cudaGetErrorString(error));
   };
   run(nullptr);
@@ -66,9 +66,9 @@ void with_memory(const Options& options, const Sort& sort) {
 template <typename Key>
 void sort(const Tensor& keys, const int* values, int count, int* sorted) {
   const Tensor sorted_keys = empty_like(keys);
-  with_memory(keys.options(), [&](void* memory, size_t& bytes) {
+  with_workspace(keys.options(), [&](void* workspace, size_t& bytes) {
     return cub::DeviceRadixSort::SortPairs(
-        memory, bytes, static_cast<const Key*>(keys.const_data_ptr()),
+        workspace, bytes, static_cast<const Key*>(keys.const_data_ptr()),
         static_cast<Key*>(sorted_keys.mutable_data_ptr()), values, sorted, count, 0,
         8 * sizeof(Key), current_stream());
   });
@@ -86,7 +86,7 @@ Tensor sort_by_key(const Tensor& keys, const Tensor& values) {
   return sorted;
 }
 
-Tensor sort_by_second(const Tensor& pairs, int64_t last) {
+Tensor sort_by_second(const Tensor& pairs, int64_t max_second) {
 #ifdef DETOPS_EMULATE_CUDA
   using Pair = Vector<int, 2>;
   Pair* first = elements(pairs);
@@ -96,17 +96,17 @@ Tensor sort_by_second(const Tensor& pairs, int64_t last) {
 #else
   // Each pair is sorted as one uint64. Devices are little-endian, so its second number is in the
   // upper bits.
-  constexpr int kLower = 32;
+  constexpr int kLowerBits = 32;
   int bits = 1;
-  while (last >> bits > 0) ++bits;
+  while (max_second >> bits > 0) ++bits;
   const Tensor other = empty_like(pairs);
-  cub::DoubleBuffer<uint64_t> numbers(static_cast<uint64_t*>(pairs.mutable_data_ptr()),
-                                      static_cast<uint64_t*>(other.mutable_data_ptr()));
-  with_memory(pairs.options(), [&](void* memory, size_t& bytes) {
-    return cub::DeviceRadixSort::SortKeys(memory, bytes, numbers, narrow(pairs.size(0)), kLower,
-                                          kLower + bits, current_stream());
+  cub::DoubleBuffer<uint64_t> packed(static_cast<uint64_t*>(pairs.mutable_data_ptr()),
+                                     static_cast<uint64_t*>(other.mutable_data_ptr()));
+  with_workspace(pairs.options(), [&](void* workspace, size_t& bytes) {
+    return cub::DeviceRadixSort::SortKeys(workspace, bytes, packed, narrow(pairs.size(0)),
+                                          kLowerBits, kLowerBits + bits, current_stream());
   });
-  return numbers.selector == 0 ? pairs : other;
+  return packed.selector == 0 ? pairs : other;
 #endif
 }
 
@@ -117,7 +117,7 @@ Tensor selection_order(const Tensor& scores) {
   return DETOPS_FLOAT_SWITCH(scores.scalar_type(), [&] {
     using Key = math::DescendingKey<accumulate_t<scalar_t>>;
     const scalar_t* score = elements(scores);
-    if (count <= kMostRanked) {
+    if (count <= kMaxRanked) {
       launch(rank_kernel<scalar_t>, blocks_for(count, kThreads / kWarp), score, stride, count,
              order);
       return order;
@@ -125,10 +125,10 @@ Tensor selection_order(const Tensor& scores) {
     const auto type = sizeof(Key) == sizeof(int64_t) ? kLong : kInt;
     const Tensor keys = empty({count}, scores.options().dtype(type));
     auto* key = static_cast<Key*>(keys.mutable_data_ptr());
-    int* place = elements(order);
+    int* index = elements(order);
     for_each(count, [=] __device__(int64_t i) {
-      key[i] = key_of(score[i * stride]);
-      place[i] = static_cast<int>(i);
+      key[i] = sort_key(score[i * stride]);
+      index[i] = static_cast<int>(i);
     });
     return sort_by_key(keys, order);
   });

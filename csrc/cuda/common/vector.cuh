@@ -78,15 +78,15 @@ __device__ void store_channels(T* to, int64_t plane, int count, const Vector<A, 
 
 // Calls run(std::integral_constant<int, n>()), where n is how many T a thread can load at a time.
 // Rows have `length` elements and begin at multiples of `length` from the pointers. If all of them
-// are aligned, n is `numbers`, 16 bytes by default, else 1.
-template <typename T, int numbers = 16 / int(sizeof(T)), typename Run>
+// are aligned, n is `vector_size`, 16 bytes by default, else 1.
+template <typename T, int vector_size = 16 / int(sizeof(T)), typename Run>
 void with_vector(int64_t length, ArrayRef<const void*> pointers, const Run& run) {
-  bool aligned = length % numbers == 0;
+  bool aligned = length % vector_size == 0;
   for (const void* pointer : pointers) {
-    aligned = aligned && reinterpret_cast<uintptr_t>(pointer) % (numbers * sizeof(T)) == 0;
+    aligned = aligned && reinterpret_cast<uintptr_t>(pointer) % (vector_size * sizeof(T)) == 0;
   }
   if (aligned) {
-    run(std::integral_constant<int, numbers>());
+    run(std::integral_constant<int, vector_size>());
   } else {
     run(std::integral_constant<int, 1>());
   }
@@ -109,9 +109,9 @@ void with_layout(bool channels_last, int64_t channels, ArrayRef<const void*> poi
 template <int n, typename Visit>
 __device__ void for_each_vector(int64_t count, const Visit& visit) {
   const int64_t self = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t all = int64_t(gridDim.x) * blockDim.x, whole = count / n * n;
-  for (int64_t i = self * n; i < whole; i += all * n) visit(i, std::integral_constant<int, n>());
-  for (int64_t i = whole + self; i < count; i += all) visit(i, std::integral_constant<int, 1>());
+  const int64_t step = int64_t(gridDim.x) * blockDim.x, end = count / n * n;
+  for (int64_t i = self * n; i < end; i += step * n) visit(i, std::integral_constant<int, n>());
+  for (int64_t i = end + self; i < count; i += step) visit(i, std::integral_constant<int, 1>());
 }
 
 // Returns a * b + c, fused on a GPU. The build sets --fmad=false, because fusing must not change

@@ -7,13 +7,13 @@ namespace {
 
 void add_bias(const Tensor& sums, const Tensor& bias) {
   const int64_t channels = sums.size(1);
-  const int64_t apart = is_channels_last(sums) ? 1 : sums.size(2) * sums.size(3);
+  const int64_t channel_stride = is_channels_last(sums) ? 1 : sums.size(2) * sums.size(3);
   DETOPS_FLOAT_SWITCH(sums.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     scalar_t* sum = elements(sums);
     const scalar_t* add = elements(bias);
     for_each(sums.numel(), [=] __device__(int64_t i) {
-      sum[i] = scalar_t(A(sum[i]) + A(add[i / apart % channels]));
+      sum[i] = scalar_t(A(sum[i]) + A(add[i / channel_stride % channels]));
     });
   });
 }
@@ -26,14 +26,15 @@ void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
                              Tensor& output) {
   if (output.numel() == 0) return;
   // PyTorch gives a convolution without channels a different shape: use a channel of zeros instead.
-  const auto filled = [](const Tensor& t) {
+  const auto pad_channels = [](const Tensor& t) {
     return t.size(1) > 0 ? t : zeros({t.size(0), 1, t.size(2), t.size(3)}, t.options());
   };
   const ScalarType type = promote_types(input.scalar_type(), weight.scalar_type());
-  const bool same = output.scalar_type() == type;
-  const Tensor like = same ? output : empty_like(output, output.options().dtype(type));
-  const Tensor sums = convolution(filled(input.to(type)), filled(weight.to(type)), padding, like)
-                          .contiguous(output.suggest_memory_format());
+  const bool same_type = output.scalar_type() == type;
+  const Tensor like = same_type ? output : empty_like(output, output.options().dtype(type));
+  const Tensor sums =
+      convolution(pad_channels(input.to(type)), pad_channels(weight.to(type)), padding, like)
+          .contiguous(output.suggest_memory_format());
   if (bias) add_bias(sums, bias->to(type));
   output.copy_(sums);
 }

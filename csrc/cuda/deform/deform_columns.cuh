@@ -15,12 +15,12 @@ namespace {
 
 // Elements in the input's type or in the accumulation type; null for an undefined tensor.
 template <typename T>
-struct Numbers {
+struct MixedPointer {
   using A = accumulate_t<T>;
   const T* narrow = nullptr;
   const A* wide = nullptr;
 
-  explicit Numbers(const Tensor& t) {
+  explicit MixedPointer(const Tensor& t) {
     if (t.defined() && t.scalar_type() == torch::headeronly::CppTypeToScalarType<T>::value) {
       narrow = elements(t);
     } else {
@@ -28,18 +28,18 @@ struct Numbers {
     }
   }
 
-  __device__ A get(int64_t i, A otherwise) const {
+  __device__ A get(int64_t i, A fallback) const {
     if (narrow != nullptr) return A(narrow[i]);
-    return wide != nullptr ? wide[i] : otherwise;
+    return wide != nullptr ? wide[i] : fallback;
   }
 };
 
 template <typename T>
 struct DeformParams {
   using A = accumulate_t<T>;
-  const T* input;           // [N, H, W, C]
-  Numbers<T> offset, mask;  // contiguous, channels first
-  A least;                  // smallest coordinate of samples that count
+  const T* input;                // [N, H, W, C]
+  MixedPointer<T> offset, mask;  // contiguous, channels first
+  A min_coordinate;              // of samples that count
   int channels, height, width;
   int output_width, positions;  // per image
   int points, kernel_width, groups, group_channels, offset_groups;
@@ -68,19 +68,19 @@ struct DeformParams {
 template <typename T>
 struct DeformSample {
   using A = accumulate_t<T>;
-  math::deform::Sample<A> at;
+  math::deform::Sample<A> sample;
   A mask;
   int64_t image;
-  int row;                  // of the columns, -1 for no sample
-  int group;                // offset group
-  int64_t plane, in_plane;  // of the mask, and the position in it
-  const T* map;             // pixel 0 of the image at the group's first channel
-  Vector<int, 4> corners;   // pixels of the image, or -1
-  Vector<A, 4> shares;      // weights times the mask; 0 off the image
+  int row;                        // of the columns, -1 for no sample
+  int group;                      // offset group
+  int64_t plane, image_position;  // of the mask, and the position in it
+  const T* map;                   // pixel 0 of the image at the group's first channel
+  Vector<int, 4> corners;         // pixels of the image, or -1
+  Vector<A, 4> corner_weights;    // times the mask; 0 off the image
 };
 
 template <typename T, typename A = accumulate_t<T>>
-__device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
+__device__ DeformSample<T> locate_sample(const DeformParams<T>& p, int index) {
   DeformSample<T> s{};
   const int plane = index / kWarp % (p.offset_groups * p.points);
   const int position = index / kWarp / (p.offset_groups * p.points) * kWarp + index % kWarp;
@@ -91,25 +91,25 @@ __device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
   s.group = plane / p.points;
   s.row = position * p.points + point;
   s.image = (p.first + position) / p.positions;
-  const int place = static_cast<int>(p.first + position - s.image * p.positions);
-  s.in_plane = place;
+  const int image_position = static_cast<int>(p.first + position - s.image * p.positions);
+  s.image_position = image_position;
   s.plane = s.image * p.offset_groups * p.points + plane;
   s.map = p.input + s.image * p.pixels() * p.channels + s.group * p.sample_channels();
-  const int64_t offset = 2 * s.plane * p.positions + place;
-  const A window_y = A(place / p.output_width * p.stride_y - p.padding_y);
-  const A window_x = A(place % p.output_width * p.stride_x - p.padding_x);
-  s.at = math::deform::sample(
+  const int64_t offset = 2 * s.plane * p.positions + image_position;
+  const A window_y = A(image_position / p.output_width * p.stride_y - p.padding_y);
+  const A window_x = A(image_position % p.output_width * p.stride_x - p.padding_x);
+  s.sample = math::deform::sample(
       window_y + A(point / p.kernel_width * p.dilation_y) + p.offset.get(offset, A(0)),
       window_x + A(point % p.kernel_width * p.dilation_x) +
           p.offset.get(offset + p.positions, A(0)),
-      p.least, A(p.height), A(p.width));
-  s.mask = p.mask.get(s.plane * p.positions + place, A(1));
-  const auto weights = math::deform::weights<A>(s.at, s.mask);
+      p.min_coordinate, A(p.height), A(p.width));
+  s.mask = p.mask.get(s.plane * p.positions + image_position, A(1));
+  const auto weights = math::deform::weights<A>(s.sample, s.mask);
   for (int i = 0; i < 4; ++i) {
-    const int y = static_cast<int>(s.at.y) + i / 2, x = static_cast<int>(s.at.x) + i % 2;
+    const int y = static_cast<int>(s.sample.y) + i / 2, x = static_cast<int>(s.sample.x) + i % 2;
     const bool inside = y >= 0 && y < p.height && x >= 0 && x < p.width;
     s.corners.at[i] = inside ? y * p.width + x : -1;
-    s.shares.at[i] = inside ? weights.at[i] : A(0);
+    s.corner_weights.at[i] = inside ? weights.at[i] : A(0);
   }
   return s;
 }
@@ -119,19 +119,19 @@ __device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
 // only `lanes` vectors per pixel for all samples before it goes on to the next channels.
 template <typename T, typename C, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    deform_columns_kernel(DeformParams<T> p, int block_samples, int lanes, C* columns) {
+    deform_im2col_kernel(DeformParams<T> p, int block_samples, int lanes, C* columns) {
   __shared__ Vector<int, 4> corners[kThreads];
-  __shared__ Vector<A, 4> shares[kThreads];
+  __shared__ Vector<A, 4> corner_weights[kThreads];
   __shared__ const T* maps[kThreads];
   __shared__ int rows[kThreads], channel[kThreads];
   const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
   for (int first = static_cast<int>(blockIdx.x) * block_samples; first < p.samples();
        first += static_cast<int>(gridDim.x) * block_samples) {
     if (self < block_samples) {
-      const DeformSample<T> s = sample_of(p, first + self);
+      const DeformSample<T> s = locate_sample(p, first + self);
       const int at = self % kWarp * (block_samples / kWarp) + self / kWarp;
       corners[at] = s.corners;
-      shares[at] = s.shares;
+      corner_weights[at] = s.corner_weights;
       maps[at] = s.map;
       rows[at] = s.row;
       channel[at] = s.group * p.sample_channels();
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = self / lanes; k < block_samples; k += kThreads / lanes) {
         if (rows[k] < 0) continue;
         Vector<A, n> sums{};
-        add_corners(maps[k] + c, p.channels, corners[k], shares[k], sums);
+        add_corners(maps[k] + c, p.channels, corners[k], corner_weights[k], sums);
         store_channels<n, true>(columns + p.column(rows[k], channel[k] + c), 0, n, sums);
       }
     }
@@ -151,25 +151,25 @@ __global__ void __launch_bounds__(kThreads)
 
 // Calls run(std::integral_constant<int, n>()), where n channels can be loaded at a time.
 template <typename T, typename Run>
-void with_channels(const DeformParams<T>& p, const void* pointer, const Run& run) {
+void with_channel_vectors(const DeformParams<T>& p, const void* pointer, const Run& run) {
   // A vector must not cross offset groups or channel groups.
-  const bool whole = p.group_channels % kRun == 0 && p.sample_channels() % kRun == 0;
-  with_vector<T, kRun>(whole ? 0 : 1, {pointer}, run);
+  const bool divisible = p.group_channels % kRun == 0 && p.sample_channels() % kRun == 0;
+  with_vector<T, kRun>(divisible ? 0 : 1, {pointer}, run);
 }
 
 template <typename C, typename T>
-Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
+Tensor deform_im2col(const DeformParams<T>& p, const Tensor& like) {
   Tensor columns = empty({p.groups, p.count, int64_t(p.points) * p.group_channels}, like.options());
 #ifdef DETOPS_EMULATE_CUDA
-  constexpr int kMany = 1 << 12;
+  constexpr int kManySamples = 1 << 12;
 #else
-  constexpr int kMany = 1 << 17;
+  constexpr int kManySamples = 1 << 17;
 #endif
   // Spreads few samples over more blocks.
-  const int block_samples = p.samples() < kMany ? kBlockSamples : kThreads;
+  const int block_samples = p.samples() < kManySamples ? kBlockSamples : kThreads;
   const int lanes = std::min(kWarp / 2, lanes_for_runs(p.sample_channels()));
-  with_channels(p, p.input, [&](auto n) {
-    launch(deform_columns_kernel<T, C, n>, blocks_for(p.samples(), block_samples), p, block_samples,
+  with_channel_vectors(p, p.input, [&](auto n) {
+    launch(deform_im2col_kernel<T, C, n>, blocks_for(p.samples(), block_samples), p, block_samples,
            lanes, columns);
   });
   return columns;
@@ -188,26 +188,26 @@ void transpose_matrices(const Tensor& from, const Tensor& to, int64_t batch, int
 
 // Converts [N, C, H, W] to [N, H, W, C]. Returns a view if the memory is already in that order.
 Tensor to_channels_last(const Tensor& maps) {
-  const Tensor last = maps.permute({0, 2, 3, 1});
-  if (last.is_contiguous()) return last;
-  Tensor to = empty(last.sizes(), maps.options());
+  const Tensor nhwc = maps.permute({0, 2, 3, 1});
+  if (nhwc.is_contiguous()) return nhwc;
+  Tensor to = empty(nhwc.sizes(), maps.options());
   transpose_matrices(maps.contiguous(), to, maps.size(0), maps.size(1),
                      maps.size(2) * maps.size(3));
   return to;
 }
 
 // Converts [N, H, W, C] to [N, C, H, W].
-void from_channels_last(const Tensor& last, const Tensor& maps) {
-  transpose_matrices(last, maps, maps.size(0), maps.size(2) * maps.size(3), maps.size(1));
+void from_channels_last(const Tensor& nhwc, const Tensor& maps) {
+  transpose_matrices(nhwc, maps, maps.size(0), maps.size(2) * maps.size(3), maps.size(1));
 }
 
 // Views maps [N, C, H, W] as [positions of all images, groups, C / groups]. Returns an undefined
 // tensor if the strides do not allow it or would slow down the product: cuBLAS is fast if rows
 // begin at multiples of 16 bytes.
-Tensor rows_of(const Tensor& maps, int64_t groups) {
+Tensor as_rows(const Tensor& maps, int64_t groups) {
   const int64_t positions = maps.size(2) * maps.size(3), size = maps.size(1) / groups;
-  const Tensor last = maps.permute({0, 2, 3, 1});
-  if (last.is_contiguous()) return last.view({maps.size(0) * positions, groups, size});
+  const Tensor nhwc = maps.permute({0, 2, 3, 1});
+  if (nhwc.is_contiguous()) return nhwc.view({maps.size(0) * positions, groups, size});
   const bool aligned = positions * maps.element_size() % 16 == 0;
   if (maps.size(0) != 1 || !aligned || !maps.is_contiguous()) return {};
   return maps.as_strided({positions, groups, size}, {1, size * positions, positions});
@@ -224,7 +224,7 @@ void retype(Tensor& output, ScalarType type) {
 struct DeformInputs {
   ScalarType type;      // of the columns
   Tensor input;         // [N, H, W, C]
-  Tensor offset, mask;  // see Numbers
+  Tensor offset, mask;  // see MixedPointer
   Tensor weight;        // [groups, O / groups, points * C / groups]
 
   DeformInputs(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
@@ -232,12 +232,12 @@ struct DeformInputs {
       : type(weight.scalar_type() == input.scalar_type() ? input.scalar_type()
                                                          : compute_type(input.scalar_type())),
         input(to_channels_last(input)),
-        offset(numbers(offset, input.scalar_type())),
-        mask(mask ? numbers(*mask, input.scalar_type()) : Tensor()),
+        offset(narrow_or_wide(offset, input.scalar_type())),
+        mask(mask ? narrow_or_wide(*mask, input.scalar_type()) : Tensor()),
         weight(to_channels_last(weight.to(type))
                    .view({g.groups, g.group_outputs(), g.points() * g.group_channels()})) {}
 
-  static Tensor numbers(const Tensor& t, ScalarType input) {
+  static Tensor narrow_or_wide(const Tensor& t, ScalarType input) {
     return t.scalar_type() == input ? t.contiguous() : wide(t, input);
   }
 
@@ -245,11 +245,11 @@ struct DeformInputs {
   DeformParams<T> params(const DeformGeometry& g) const {
     narrow(g.height * g.width);
     narrow(kWarp * g.offset_groups * g.points());
-    const auto least = math::deform::min_coordinate<accumulate_t<T>>(g.edge_gradient);
+    const auto min_coordinate = math::deform::min_coordinate<accumulate_t<T>>(g.edge_gradient);
     return {elements(input),
-            Numbers<T>(offset),
-            Numbers<T>(mask),
-            least,
+            MixedPointer<T>(offset),
+            MixedPointer<T>(mask),
+            min_coordinate,
             narrow(g.channels),
             narrow(g.height),
             narrow(g.width),
@@ -291,17 +291,18 @@ void each_chunk(const DeformGeometry& g, DeformParams<T> p, const Visit& visit) 
 #else
   constexpr int64_t kBytes = 1 << 29;
 #endif
-  constexpr int64_t kNumber = sizeof(C), kSample = 32;  // bytes
-  const int64_t all = g.images * g.positions();
-  const int64_t of_image = g.channels * g.height * g.width * kNumber;
-  const int64_t of_position = g.points() * (g.channels * kNumber + g.offset_groups * kSample);
-  const int64_t images = std::max<int64_t>(1, kBytes / of_image);
-  const int64_t most =
-      std::clamp<int64_t>(kBytes / of_position, 1, std::min(all, images * g.positions()));
-  const int64_t chunks = ceil_div(all, most);
-  const int64_t count = ceil_div(ceil_div(all, chunks), kWarp) * kWarp;
-  for (; p.first < all; p.first += count) {
-    p.count = static_cast<int>(std::min(count, all - p.first));
+  constexpr int64_t kElementBytes = sizeof(C), kSampleBytes = 32;
+  const int64_t positions = g.images * g.positions();
+  const int64_t image_bytes = g.channels * g.height * g.width * kElementBytes;
+  const int64_t position_bytes =
+      g.points() * (g.channels * kElementBytes + g.offset_groups * kSampleBytes);
+  const int64_t images = std::max<int64_t>(1, kBytes / image_bytes);
+  const int64_t max_count =
+      std::clamp<int64_t>(kBytes / position_bytes, 1, std::min(positions, images * g.positions()));
+  const int64_t chunks = ceil_div(positions, max_count);
+  const int64_t count = ceil_div(ceil_div(positions, chunks), kWarp) * kWarp;
+  for (; p.first < positions; p.first += count) {
+    p.count = static_cast<int>(std::min(count, positions - p.first));
     visit(p);
   }
 }

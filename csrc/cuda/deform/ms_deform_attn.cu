@@ -24,18 +24,18 @@ struct AttentionParams {
   __host__ __device__ int samples() const { return levels * points; }  // per row
 
   // The value of a row's image and head at the first position.
-  __device__ const T* value_of(int64_t row) const {
+  __device__ const T* head_value(int64_t row) const {
     return value + row / (int64_t(queries) * heads) * positions * stride() + row % heads * channels;
   }
 };
 
 // Returns level l, or an empty one without valid corners if it reaches beyond the positions.
 template <typename T>
-__device__ math::Level level_of(const AttentionParams<T>& p, int l) {
+__device__ math::Level load_level(const AttentionParams<T>& p, int l) {
   const math::Level level{p.shapes[2 * l], p.shapes[2 * l + 1], p.starts[l]};
   const bool valid = math::is_within(level, p.positions);
 #ifdef DETOPS_DEBUG
-  CUDA_KERNEL_ASSERT(valid && "detops.ms_deform_attn: a level reaches beyond value's positions");
+  CUDA_KERNEL_ASSERT(valid && "detops.ms_deform_attn: levels must lie within value's positions");
 #endif
   return valid ? level : math::Level{0, 0, 0};
 }
@@ -44,25 +44,25 @@ template <typename A>
 struct Sample {
   math::Level level;
   math::attention::SampleLocation<A> place;
-  Vector<int, 4> corners;  // positions, or -1
-  Vector<A, 4> shares;     // times the attention weight; 0 off the map
+  Vector<int, 4> corners;       // positions, or -1
+  Vector<A, 4> corner_weights;  // times the attention weight; 0 off the map
 };
 
-// Returns sample `at`, counted over all rows.
+// Returns sample `index`, counted over all rows.
 template <typename T, typename A = accumulate_t<T>>
-__device__ Sample<A> sample_of(const AttentionParams<T>& p, int64_t at) {
+__device__ Sample<A> locate_sample(const AttentionParams<T>& p, int64_t index) {
   Sample<A> s;
-  const int l = static_cast<int>(at % p.samples()) / p.points;
-  const math::Level level = s.level = level_of(p, l);
-  s.place = math::attention::locate<A>(p.locations[2 * at], p.locations[2 * at + 1], A(level.width),
-                                       A(level.height));
+  const int l = static_cast<int>(index % p.samples()) / p.points;
+  const math::Level level = s.level = load_level(p, l);
+  s.place = math::attention::locate<A>(p.locations[2 * index], p.locations[2 * index + 1],
+                                       A(level.width), A(level.height));
   const auto corners = math::attention::positions(
       static_cast<int>(s.place.x), static_cast<int>(s.place.y), static_cast<int>(level.width),
       static_cast<int>(level.height), static_cast<int>(level.start));
-  const auto shares = math::attention::corner_weights<A>(s.place);
+  const auto weights = math::attention::corner_weights<A>(s.place);
   for (int i = 0; i < 4; ++i) {
     s.corners.at[i] = corners.at[i];
-    s.shares.at[i] = corners.at[i] >= 0 ? p.weights[at] * shares.at[i] : A(0);
+    s.corner_weights.at[i] = corners.at[i] >= 0 ? p.weights[index] * weights.at[i] : A(0);
   }
   return s;
 }
@@ -72,10 +72,10 @@ __device__ Sample<A> sample_of(const AttentionParams<T>& p, int64_t at) {
 struct AttentionInputs {
   Tensor value, shapes, starts, locations, weights;
 
-  AttentionInputs(const char* op, const Tensor& given, const Tensor& spatial_shapes,
+  AttentionInputs(const char* op, const Tensor& values, const Tensor& spatial_shapes,
                   const Tensor& level_start_index, const Tensor& sampling_locations,
                   const Tensor& attention_weights)
-      : value(given.contiguous()),
+      : value(values.contiguous()),
         shapes(empty(spatial_shapes.sizes(), value.options().dtype(kLong)).copy_(spatial_shapes)),
         starts(empty(level_start_index.sizes(), value.options().dtype(kLong))
                    .copy_(level_start_index)),
@@ -104,33 +104,33 @@ template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kForwardThreads)
     ms_deform_attn_forward_kernel(AttentionParams<T> p, T* output) {
   __shared__ Vector<int, 4> corners[kStaged];
-  __shared__ Vector<A, 4> shares[kStaged];
+  __shared__ Vector<A, 4> corner_weights[kStaged];
   const Lanes lanes(p.channels / n);
   const int channel = (static_cast<int>(blockIdx.y) * lanes.count + lanes.lane) * n;
   // An odd number of slots per row, so that rows lie in different banks of shared memory.
-  const int room = (kStaged / lanes.rows - 1) | 1;
-  const int portion = min(p.samples(), room), places = portion | 1;
+  const int capacity = (kStaged / lanes.rows - 1) | 1;
+  const int chunk = min(p.samples(), capacity), row_stride = chunk | 1;
   const int64_t stride = p.stride(), rows = p.rows();
   for (int64_t first = int64_t(blockIdx.x) * lanes.rows; first < rows;
        first += int64_t(gridDim.x) * lanes.rows) {
     const int64_t row = first + lanes.row;
     const bool active = !lanes.idle && row < rows && channel < p.channels;
-    const T* value = active ? p.value_of(row) + channel : nullptr;
+    const T* value = active ? p.head_value(row) + channel : nullptr;
     Vector<A, n> sums{};
-    for (int begin = 0; begin < p.samples(); begin += portion) {
-      const int count = min(portion, p.samples() - begin);
+    for (int begin = 0; begin < p.samples(); begin += chunk) {
+      const int count = min(chunk, p.samples() - begin);
       __syncthreads();
       for (int i = threadIdx.x; i < lanes.rows * count; i += kForwardThreads) {
-        const int of = i / count, k = i % count;
-        if (first + of >= rows) break;
-        const Sample<A> s = sample_of(p, (first + of) * p.samples() + begin + k);
-        corners[of * places + k] = s.corners;
-        shares[of * places + k] = s.shares;
+        const int local_row = i / count, k = i % count;
+        if (first + local_row >= rows) break;
+        const Sample<A> s = locate_sample(p, (first + local_row) * p.samples() + begin + k);
+        corners[local_row * row_stride + k] = s.corners;
+        corner_weights[local_row * row_stride + k] = s.corner_weights;
       }
       __syncthreads();
       if (!active) continue;
-      for (int k = lanes.row * places; k < lanes.row * places + count; ++k) {
-        add_corners(value, stride, corners[k], shares[k], sums);
+      for (int k = lanes.row * row_stride; k < lanes.row * row_stride + count; ++k) {
+        add_corners(value, stride, corners[k], corner_weights[k], sums);
       }
     }
     if (!active) continue;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kForwardThreads)
 template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     sample_gradients_kernel(AttentionParams<T> p, const T* grad, int lanes, A* to_locations,
-                            A* to_weights, Vector<int, 2>* numbered) {
+                            A* to_weights, Vector<int, 2>* sample_cells) {
   __shared__ Vector<int, 4> corners[kBlockSamples];
   __shared__ Vector<A, 4> products[kBlockSamples];
   __shared__ const T *values[kBlockSamples], *grads[kBlockSamples];
@@ -154,66 +154,68 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t first = int64_t(blockIdx.x) * kBlockSamples; first < samples;
        first += int64_t(gridDim.x) * kBlockSamples) {
     const int count = static_cast<int>(min(int64_t(kBlockSamples), samples - first));
-    const int64_t at = first + self;
+    const int64_t index = first + self;
     Sample<A> s;
     if (self < count) {
-      const int64_t row = at / p.samples();
-      s = sample_of(p, at);
+      const int64_t row = index / p.samples();
+      s = locate_sample(p, index);
       corners[self] = s.corners;
-      values[self] = p.value_of(row);
+      values[self] = p.head_value(row);
       grads[self] = grad + row * p.channels;
       const int64_t map = row / (int64_t(p.queries) * p.heads) * p.heads + row % p.heads;
       const int corner = math::corner_cell(s.corners.at);
       const int cell = corner < 0 ? cells : static_cast<int>(map * p.positions + corner);
-      numbered[at] = {{static_cast<int>(at), cell}};
+      sample_cells[index] = {{static_cast<int>(index), cell}};
     } else if (self < kBlockSamples) {
       corners[self] = {{-1, -1, -1, -1}};
     }
     __syncthreads();
-    multiply_corners<n>(
+    dot_corners<n>(
         corners, values, p.stride(), p.channels, lanes, [&](int i, int c) { return grads[i] + c; },
         products);
     __syncthreads();
     if (self >= count) continue;
     math::attention::Corners<A> product;
     for (int k = 0; k < 4; ++k) product.at[k] = products[self].at[k];
-    const auto to = math::attention::gradient<A>(s.place, p.weights[at], A(s.level.width),
+    const auto to = math::attention::gradient<A>(s.place, p.weights[index], A(s.level.width),
                                                  A(s.level.height), product);
-    to_locations[2 * at] = to.x;
-    to_locations[2 * at + 1] = to.y;
-    to_weights[at] = to.weight;
+    to_locations[2 * index] = to.x;
+    to_locations[2 * index + 1] = to.y;
+    to_weights[index] = to.weight;
   }
 }
 
 // A thread owns a vector of channels at a position.
 template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    value_gradient_kernel(AttentionParams<T> p, const T* grad, const Vector<A, 4>* shares,
-                          const Vector<int, 2>* of, const int* begin, T* to_value) {
+    value_gradient_kernel(AttentionParams<T> p, const T* grad, const Vector<A, 4>* corner_weights,
+                          const Vector<int, 2>* sources, const int* begin, T* to_value) {
   const int vectors = p.channels / n;
   const Lanes lanes(vectors);
   if (lanes.idle) return;
   const int64_t step = int64_t(gridDim.x) * lanes.rows;
   for (int64_t map = blockIdx.y; map < p.images * p.heads; map += gridDim.y) {
     const int64_t image = map / p.heads, head = map % p.heads;
-    for (int64_t at = int64_t(blockIdx.x) * lanes.rows + lanes.row; at < p.positions; at += step) {
+    for (int64_t position = int64_t(blockIdx.x) * lanes.rows + lanes.row; position < p.positions;
+         position += step) {
       for (int c = lanes.lane * n; c < p.channels; c += lanes.count * n) {
         Vector<A, n> sums{};
         for (int l = 0; l < p.levels; ++l) {
-          const math::Level level = level_of(p, l);
-          const int64_t inside = at - level.start;
-          if (inside < 0 || inside >= level.height * level.width) continue;
+          const math::Level level = load_level(p, l);
+          const int64_t level_position = position - level.start;
+          if (level_position < 0 || level_position >= level.height * level.width) continue;
           const int width = static_cast<int>(level.width);
-          const int y = static_cast<int>(inside) / width, x = static_cast<int>(inside) % width;
-          visit_samples(begin, map * p.positions + at, y, x, width, [&](int j, int corner) {
-            const Vector<int, 2> from = of[j];
-            const A share = shares[j].at[corner];
-            // Levels may overlap, so samples of other levels are skipped, as are shares of 0.
-            if (from.at[1] != l || share == A(0)) return;
-            add_weighted(share, load<n>(grad + int64_t(from.at[0]) * p.channels + c), sums);
+          const int y = static_cast<int>(level_position) / width,
+                    x = static_cast<int>(level_position) % width;
+          visit_samples(begin, map * p.positions + position, y, x, width, [&](int j, int corner) {
+            const Vector<int, 2> source = sources[j];
+            const A weight = corner_weights[j].at[corner];
+            // Levels may overlap, so samples of other levels are skipped, as are weights of 0.
+            if (source.at[1] != l || weight == A(0)) return;
+            add_weighted(weight, load<n>(grad + int64_t(source.at[0]) * p.channels + c), sums);
           });
         }
-        T* to = to_value + ((image * p.positions + at) * p.heads + head) * p.channels + c;
+        T* to = to_value + ((image * p.positions + position) * p.heads + head) * p.channels + c;
         store_channels<n, true>(to, 0, n, sums);
       }
     }
@@ -223,38 +225,39 @@ __global__ void __launch_bounds__(kThreads)
 // Samples or cells that are sorted at a time, or those of one image if it has more. They take
 // 400 MB.
 #ifdef DETOPS_EMULATE_CUDA
-constexpr int64_t kSorted = 1 << 9;
+constexpr int64_t kMaxSorted = 1 << 9;
 #else
-constexpr int64_t kSorted = 1 << 23;
+constexpr int64_t kMaxSorted = 1 << 23;
 #endif
 
 template <typename T, typename A = accumulate_t<T>>
 void backward(const AttentionParams<T>& p, const T* grad, A* to_locations, A* to_weights,
               T* to_value, const Options& options) {
   const int64_t samples = p.rows() * p.samples(), cells = p.images * p.heads * p.positions;
-  const Tensor numbered = empty({narrow(samples), 2}, options.dtype(kInt));
+  const Tensor sample_cells = empty({narrow(samples), 2}, options.dtype(kInt));
   with_vector<T, kRun>(p.channels, {p.value, grad}, [&](auto n) {
     launch(sample_gradients_kernel<T, n>, blocks_for(samples, kBlockSamples), p, grad,
-           lanes_for_runs(p.channels), to_locations, to_weights, numbered);
+           lanes_for_runs(p.channels), to_locations, to_weights, sample_cells);
   });
   if (cells * p.channels == 0) return;
-  // Sorted by cell: the shares of each sample in its cell, and its row and level.
-  const Tensor shares = empty({samples, 4}, options.dtype(compute_type(options.type)));
-  const Tensor sources = empty_like(numbered);
-  Vector<A, 4>* share = elements(shares);
-  Vector<int, 2>* of = elements(sources);
-  const auto keep = [=] __device__(int64_t j, int at) {
-    auto s = sample_of(p, at);
+  // Sorted by cell: the corner weights of each sample in its cell, and its row and level.
+  const Tensor corner_weights = empty({samples, 4}, options.dtype(compute_type(options.type)));
+  const Tensor sample_sources = empty_like(sample_cells);
+  Vector<A, 4>* corner_weight = elements(corner_weights);
+  Vector<int, 2>* source = elements(sample_sources);
+  const auto store_sorted = [=] __device__(int64_t j, int index) {
+    auto s = locate_sample(p, index);
     int y = static_cast<int>(s.place.y), x = static_cast<int>(s.place.x);
-    math::clamp_to_map(y, x, s.shares.at);
-    share[j] = s.shares;
-    of[j] = {{at / p.samples(), at % p.samples() / p.points}};
+    math::clamp_to_map(y, x, s.corner_weights.at);
+    corner_weight[j] = s.corner_weights;
+    source[j] = {{index / p.samples(), index % p.samples() / p.points}};
   };
-  const SortedSamples sorted = sort_samples(numbered, narrow(cells), keep);
+  const SortedSamples sorted = sort_samples(sample_cells, narrow(cells), store_sorted);
   with_vector<T>(p.channels, {grad, to_value}, [&](auto n) {
     const dim3 grid(blocks_for(p.positions, rows_per_block(p.channels / n)),
                     std::min(blocks_for(p.images * p.heads, 1), 65535u));
-    launch(value_gradient_kernel<T, n>, grid, p, grad, share, of, sorted.begin, to_value);
+    launch(value_gradient_kernel<T, n>, grid, p, grad, corner_weight, source, sorted.begin,
+           to_value);
   });
 }
 
@@ -283,22 +286,23 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
                              Tensor& to_locations, Tensor& to_weights) {
   const AttentionInputs in("ms_deform_attn_backward", value, spatial_shapes, level_start_index,
                            sampling_locations, attention_weights);
-  const Tensor outer = grad.to(value.scalar_type()).contiguous();
+  const Tensor upstream = grad.to(value.scalar_type()).contiguous();
   DETOPS_FLOAT_SWITCH(value.scalar_type(), [&] {
     auto p = in.params<scalar_t>();
-    const scalar_t* g = elements(outer);
+    const scalar_t* g = elements(upstream);
     scalar_t* to = elements(to_value);
-    accumulate_t<scalar_t>*at = elements(to_locations), *weight = elements(to_weights);
-    const int64_t all = p.images, rows = int64_t(p.queries) * p.heads, samples = rows * p.samples();
-    const int64_t of_image = std::max<int64_t>({1, samples, int64_t(p.heads) * p.positions});
-    const int64_t most = std::max<int64_t>(1, kSorted / of_image);
-    for (int64_t first = 0; first < all; first += most) {
-      p.images = std::min(most, all - first);
-      backward(p, g, at, weight, to, in.value.options());
+    accumulate_t<scalar_t>*location = elements(to_locations), *weight = elements(to_weights);
+    const int64_t total_images = p.images, rows = int64_t(p.queries) * p.heads,
+                  samples = rows * p.samples();
+    const int64_t image_items = std::max<int64_t>({1, samples, int64_t(p.heads) * p.positions});
+    const int64_t max_images = std::max<int64_t>(1, kMaxSorted / image_items);
+    for (int64_t first = 0; first < total_images; first += max_images) {
+      p.images = std::min(max_images, total_images - first);
+      backward(p, g, location, weight, to, in.value.options());
       // Advances to the next images.
       g += p.images * rows * p.channels;
       p.value += p.images * p.positions * p.stride(), to += p.images * p.positions * p.stride();
-      p.locations += 2 * p.images * samples, at += 2 * p.images * samples;
+      p.locations += 2 * p.images * samples, location += 2 * p.images * samples;
       p.weights += p.images * samples, weight += p.images * samples;
     }
   });

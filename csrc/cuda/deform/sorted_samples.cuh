@@ -12,13 +12,13 @@
 namespace detops::cuda {
 
 struct SortedSamples {
-  Tensor order;  // the samples given to sort_samples, grouped by cell
+  Tensor order;  // the argument of sort_samples, grouped by cell
   Tensor begin;  // int32[cells + 1]: start of each cell in `order`
 };
 
-// Sorts samples, int32[samples, 2], by their cell. A sample is a number and a cell in [0, cells];
+// Sorts samples, int32[samples, 2], by their cell. A sample is an index and a cell in [0, cells];
 // `cells` is for samples that do not count. Samples of a cell keep their order. Then calls
-// each(j, number) on the device for the sample that is now the j-th; it may change the number.
+// each(j, index) on the device for the sample that is now the j-th; it may change the index.
 template <typename Each>
 SortedSamples sort_samples(const Tensor& samples, int64_t cells, const Each& each) {
   const Tensor order = sort_by_second(samples, cells);
@@ -62,24 +62,24 @@ __device__ void visit_samples(const int* begin, int64_t pixel, int y, int x, int
   }
 }
 
-// Adds the values at a sample's corners, weighted by their shares. Corners are pixels of a feature
-// map in global memory with stride `stride`, or -1 with a share of 0. If all corners are pixels,
-// the loads are unconditional: compilers then issue all of them before they use the first.
+// Adds the weighted values at a sample's corners. Corners are pixels of a feature map in global
+// memory with stride `stride`, or -1 with a weight of 0. If all corners are pixels, the loads are
+// unconditional: compilers then issue all of them before they use the first.
 template <int n, typename T, typename Stride, typename A>
-__device__ void add_corners(const T* map, Stride stride, Vector<int, 4> corner, Vector<A, 4> share,
+__device__ void add_corners(const T* map, Stride stride, Vector<int, 4> corner, Vector<A, 4> weight,
                             Vector<A, n>& sums) {
 #ifdef __CUDA_ARCH__
   __builtin_assume(__isGlobal(map));
 #endif
-  Vector<T, n> found[4] = {};
+  Vector<T, n> values[4] = {};
   if ((corner.at[0] | corner.at[1] | corner.at[2] | corner.at[3]) >= 0) {
-    for (int i = 0; i < 4; ++i) found[i] = load<n>(map + int64_t(corner.at[i]) * stride);
+    for (int i = 0; i < 4; ++i) values[i] = load<n>(map + int64_t(corner.at[i]) * stride);
   } else {
     for (int i = 0; i < 4; ++i) {
-      if (corner.at[i] >= 0) found[i] = load<n>(map + int64_t(corner.at[i]) * stride);
+      if (corner.at[i] >= 0) values[i] = load<n>(map + int64_t(corner.at[i]) * stride);
     }
   }
-  for (int i = 0; i < 4; ++i) add_weighted(share.at[i], found[i], sums);
+  for (int i = 0; i < 4; ++i) add_weighted(weight.at[i], values[i], sums);
 }
 
 constexpr int kBlockSamples = 64;  // samples that a block handles at a time
@@ -88,9 +88,9 @@ constexpr int kBlockSamples = 64;  // samples that a block handles at a time
 // grad_at(sample, channel) points to the gradient. Corners are pixels of `maps` with stride
 // `stride`, or -1. All threads of a block must call it; `lanes` of them handle a sample.
 template <int n, typename A, typename T, typename GradAt>
-__device__ void multiply_corners(const Vector<int, 4>* corners, const T** maps, int64_t stride,
-                                 int channels, int lanes, const GradAt& grad_at,
-                                 Vector<A, 4>* products) {
+__device__ void dot_corners(const Vector<int, 4>* corners, const T** maps, int64_t stride,
+                            int channels, int lanes, const GradAt& grad_at,
+                            Vector<A, 4>* products) {
   const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
   for (int i = self / lanes; i < kBlockSamples; i += kThreads / lanes) {
     const Vector<int, 4> corner = corners[i];

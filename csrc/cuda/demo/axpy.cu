@@ -21,11 +21,11 @@ template <int n, typename T, typename Wide>
 __global__ void axpy_backward_kernel(const T* grad, Wide alpha, T* grad_x, T* grad_y,
                                      int64_t count) {
   for_each_vector<n>(count, [&](int64_t i, auto k) {
-    const auto outer = load<k>(grad + i);
+    const auto upstream = load<k>(grad + i);
     Vector<T, k> to_x, to_y;
     for (int j = 0; j < k; ++j) {
       Wide x, y;
-      math::axpy_gradient(alpha, Wide(outer.at[j]), x, y);
+      math::axpy_gradient(alpha, Wide(upstream.at[j]), x, y);
       to_x.at[j] = T(x);
       to_y.at[j] = T(y);
     }
@@ -50,10 +50,10 @@ void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output
 }
 
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y) {
-  const Tensor outer = grad.contiguous();
+  const Tensor upstream = grad.contiguous();
   const int64_t count = grad.numel();
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
-    const scalar_t* from = elements(outer);
+    const scalar_t* from = elements(upstream);
     scalar_t *x = elements(to_x), *y = elements(to_y);
     with_vector<scalar_t>(0, {from, x, y}, [&](auto n) {
       launch(axpy_backward_kernel<n, scalar_t, accumulate_t<scalar_t>>,

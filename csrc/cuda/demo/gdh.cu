@@ -5,14 +5,14 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kWide = 16;  // elements per row and column from which tiles are faster
+constexpr int kMinTiled = 16;  // elements per row and column from which tiles are faster
 
 template <typename Element>
 void copy(const math::Strided& from, const Element* data, Element* out, int64_t count) {
-  const int64_t height = from.sizes[from.dims - 2], apart = from.strides[from.dims - 2];
-  const int64_t width = from.sizes[from.dims - 1], stride = from.strides[from.dims - 1];
-  if (apart == 1 && stride != 1 && height >= kWide && width >= kWide) {
-    const Matrices matrices{count / (height * width), width, height, stride};
+  const int64_t height = from.sizes[from.dims - 2], row_stride = from.strides[from.dims - 2];
+  const int64_t width = from.sizes[from.dims - 1], column_stride = from.strides[from.dims - 1];
+  if (row_stride == 1 && column_stride != 1 && height >= kMinTiled && width >= kMinTiled) {
+    const Matrices matrices{count / (height * width), width, height, column_stride};
     const auto begin = [=] __device__(int64_t k) {
       return math::element_offset(from, k * height * width);
     };

@@ -49,7 +49,7 @@ __global__ void mlp_forward_kernel(MlpParams<T> p) {
   }
 }
 
-bool fits(const Tensor& w, const Tensor& v) {
+bool fits_fused(const Tensor& w, const Tensor& v) {
   return (w.size(0) + 1) * (w.size(1) + v.size(0) + 1) <= kFusedWeights;
 }
 
@@ -60,7 +60,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
                  Tensor& hidden) {
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
-  if (!fits(w, v)) {
+  if (!fits_fused(w, v)) {
     mlp_products(x, w, b, v, c, output, hidden);
     return;
   }
@@ -83,12 +83,12 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
   const Tensor to_hidden = empty_like(h);  // before relu
   const int units = static_cast<int>(h.size(1)), outputs = static_cast<int>(v.size(0));
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-    const scalar_t *outer = elements(g), *weights = elements(v), *unit = elements(h);
+    const scalar_t *upstream = elements(g), *weights = elements(v), *unit = elements(h);
     scalar_t* to = elements(to_hidden);
     for_each(h.numel(), [=] __device__(int64_t i) {
       const int64_t row = i / units, j = i % units;
       scalar_t sum = 0;
-      for (int o = 0; o < outputs; ++o) sum += outer[row * outputs + o] * weights[o * units + j];
+      for (int o = 0; o < outputs; ++o) sum += upstream[row * outputs + o] * weights[o * units + j];
       to[i] = unit[i] <= scalar_t(0) ? scalar_t(0) : sum;
     });
   });

@@ -44,7 +44,7 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   const Tensor maps = wide(features), weights = wide(masks, type), grads = wide(grad, type);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;
-    const A *feature = elements(maps), *weight = elements(weights), *outer = elements(grads);
+    const A *feature = elements(maps), *weight = elements(weights), *upstream = elements(grads);
     A *to = elements(to_features), *to_mask = elements(to_masks);
     // One thread per input pixel and channel: sums over the output pixels that read it.
     const auto feature_gradient = [=] __device__(int64_t i) {
@@ -58,7 +58,7 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
         for (int64_t phase = 0; phase < g.scale * g.scale; ++phase) {
           const int64_t pixel =
               (v * g.scale + phase / g.scale) * g.output_width() + u * g.scale + phase % g.scale;
-          sum = multiply_add(mask[tap * size + pixel], outer[plane * size + pixel], sum);
+          sum = multiply_add(mask[tap * size + pixel], upstream[plane * size + pixel], sum);
         }
       }
       to[i] = sum;
@@ -72,9 +72,9 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
       A sum = 0;
       if (v >= 0 && v < g.height && u >= 0 && u < g.width) {
         const A* from = feature + group * channels * g.size() + v * g.width + u;
-        const A* own = outer + group * channels * size + pixel;
+        const A* grad_channel = upstream + group * channels * size + pixel;
         for (int64_t c = 0; c < channels; ++c) {
-          sum = multiply_add(own[c * size], from[c * g.size()], sum);
+          sum = multiply_add(grad_channel[c * size], from[c * g.size()], sum);
         }
       }
       to_mask[i] = sum;

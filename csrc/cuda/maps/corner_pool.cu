@@ -7,7 +7,7 @@
 namespace detops::cuda {
 namespace {
 
-__device__ int64_t first_of(const CornerLines& lines, int64_t line) {
+__device__ int64_t line_start(const CornerLines& lines, int64_t line) {
   return line / lines.inner * lines.length * lines.inner + lines.first() + line % lines.inner;
 }
 
@@ -21,7 +21,7 @@ void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& out
     const scalar_t* from = elements(maps);
     scalar_t* to = elements(output);
     for_each(lines.outer * lines.inner, [=] __device__(int64_t line) {
-      int64_t at = first_of(lines, line);
+      int64_t at = line_start(lines, line);
       A best = -std::numeric_limits<A>::infinity();
       for (int64_t i = 0; i < lines.length; ++i, at += lines.step()) {
         const A x = static_cast<A>(from[at]);
@@ -36,21 +36,21 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
                           std::string_view mode, Tensor& to_input) {
   const MemoryFormat format = to_input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = output.contiguous(format);
-  const Tensor outer = grad.to(input.scalar_type()).contiguous(format);
+  const Tensor upstream = grad.to(input.scalar_type()).contiguous(format);
   const CornerLines lines(to_input, mode);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const scalar_t *from = elements(maps), *best = elements(pooled), *g = elements(outer);
+    const scalar_t *from = elements(maps), *best = elements(pooled), *g = elements(upstream);
     scalar_t* to = elements(to_input);
     for_each(lines.outer * lines.inner, [=] __device__(int64_t line) {
-      int64_t at = first_of(lines, line) + (lines.length - 1) * lines.step();
+      int64_t at = line_start(lines, line) + (lines.length - 1) * lines.step();
       A sum = 0;
       for (int64_t i = 0; i < lines.length; ++i, at -= lines.step()) {
         const A x = static_cast<A>(from[at]);
-        const bool counted = x == static_cast<A>(best[at]) || x != x;
+        const bool is_maximum = x == static_cast<A>(best[at]) || x != x;
         sum += static_cast<A>(g[at]);
-        to[at] = static_cast<scalar_t>(counted ? sum : A(0));
-        if (counted) sum = 0;
+        to[at] = static_cast<scalar_t>(is_maximum ? sum : A(0));
+        if (is_maximum) sum = 0;
       }
     });
   });

@@ -8,9 +8,9 @@ namespace {
 
 // One block per heatmap. A thread handles every kThreads-th pixel.
 template <typename T>
-__global__ void heatmaps_to_keypoints_kernel(Maps maps, const T* cells, const T* boxes,
+__global__ void heatmaps_to_keypoints_kernel(FeatureMaps maps, const T* cells, const T* boxes,
                                              T* keypoints, T* scores) {
-  __shared__ math::Peak<T> of_warps[kThreads / kWarp];
+  __shared__ math::Peak<T> warp_peaks[kThreads / kWarp];
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t n = blockIdx.x; n < maps.n * maps.c; n += gridDim.x) {
     const T* box = boxes + 4 * (n / maps.c);
@@ -18,16 +18,15 @@ __global__ void heatmaps_to_keypoints_kernel(Maps maps, const T* cells, const T*
     math::Peak<T> peak{-std::numeric_limits<T>::infinity(), across.pixels * down.pixels};
     for (int64_t i = self; i < across.pixels * down.pixels; i += kThreads) {
       const math::CubicTaps<T> rows(down, i / across.pixels), columns(across, i % across.pixels);
-      T enlarged[4];
+      T resized[4];
       for (int k = 0; k < 4; ++k) {
         const T* row = cells + (n * maps.h + rows.cell[k]) * maps.w;
-        enlarged[k] = math::weighted(row[columns.cell[0]], row[columns.cell[1]],
-                                     row[columns.cell[2]], row[columns.cell[3]], columns.weight);
+        resized[k] = math::weighted(row[columns.cell[0]], row[columns.cell[1]],
+                                    row[columns.cell[2]], row[columns.cell[3]], columns.weight);
       }
-      peak.add(
-          {math::weighted(enlarged[0], enlarged[1], enlarged[2], enlarged[3], rows.weight), i});
+      peak.add({math::weighted(resized[0], resized[1], resized[2], resized[3], rows.weight), i});
     }
-    peak = join_block(peak, of_warps);
+    peak = reduce_block(peak, warp_peaks);
     if (self == 0) {
       keypoints[3 * n] = across.at(peak.pixel % across.pixels);
       keypoints[3 * n + 1] = down.at(peak.pixel / across.pixels);

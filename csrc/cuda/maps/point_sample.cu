@@ -25,14 +25,14 @@ struct Sampling {
 };
 
 template <typename A>
-struct PlacedPoint {
+struct LocatedPoint {
   math::attention::SampleLocation<A> place;
   math::attention::Corners<int> pixel;  // -1 off the map
 };
 
 // Returns point `at` of [N, P], flattened.
 template <typename T, typename A = accumulate_t<T>>
-__device__ PlacedPoint<A> placed_point(const Sampling<T>& s, int64_t at) {
+__device__ LocatedPoint<A> locate_point(const Sampling<T>& s, int64_t at) {
   const auto place =
       math::attention::locate<A>(s.points[2 * at], s.points[2 * at + 1], A(s.width), A(s.height));
   return {place, math::attention::positions(static_cast<int>(place.x), static_cast<int>(place.y),
@@ -43,14 +43,14 @@ __device__ PlacedPoint<A> placed_point(const Sampling<T>& s, int64_t at) {
 // [N, H, W], or N * H * W if the point reads no pixel. Either result may be null.
 template <typename T, typename A = accumulate_t<T>>
 __global__ void point_gradient_kernel(Sampling<T> s, const T* grad, A* to_points,
-                                      Vector<int, 2>* numbered) {
+                                      Vector<int, 2>* sample_cells) {
   const int64_t pixels = s.pixels();
   DETOPS_FOR_EACH(i, s.images * s.count) {
-    const auto p = placed_point(s, i);
-    if (numbered != nullptr) {
+    const auto p = locate_point(s, i);
+    if (sample_cells != nullptr) {
       const int corner = math::corner_cell(p.pixel.at);
       const int64_t cell = corner < 0 ? s.images * pixels : i / s.count * pixels + corner;
-      numbered[i] = {{static_cast<int>(i), static_cast<int>(cell)}};
+      sample_cells[i] = {{static_cast<int>(i), static_cast<int>(cell)}};
     }
     if (to_points == nullptr) continue;
     const int64_t first = i / s.count * s.channels;
@@ -71,20 +71,20 @@ __global__ void point_gradient_kernel(Sampling<T> s, const T* grad, A* to_points
 }  // namespace
 
 void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& output) {
-  const Tensor maps = input.contiguous(), places = wide(points, input.scalar_type());
+  const Tensor maps = input.contiguous(), wide_points = wide(points, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const Sampling<scalar_t> s(maps, places);
+    const Sampling<scalar_t> s(maps, wide_points);
     scalar_t* to = elements(output);
     // Adjacent threads handle adjacent points.
     for_each(output.numel(), [=] __device__(int64_t i) {
       const int64_t plane = i / s.count;
-      const auto p = placed_point(s, plane / s.channels * s.count + i % s.count);
-      const auto share = math::attention::corner_weights<A>(p.place);
+      const auto p = locate_point(s, plane / s.channels * s.count + i % s.count);
+      const auto weight = math::attention::corner_weights<A>(p.place);
       const scalar_t* from = s.input + plane * s.pixels();
       A sum = 0;
       for (int k = 0; k < 4; ++k) {
-        if (p.pixel.at[k] >= 0) sum += share.at[k] * A(from[p.pixel.at[k]]);
+        if (p.pixel.at[k] >= 0) sum += weight.at[k] * A(from[p.pixel.at[k]]);
       }
       to[i] = scalar_t(sum);
     });
@@ -95,24 +95,24 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
                            bool input_wanted, bool points_wanted, Tensor& to_input,
                            Tensor& to_points) {
   const ScalarType type = input.scalar_type();
-  const Tensor maps = input.contiguous(), places = wide(points, type);
-  const Tensor outer = grad.to(type).contiguous();
+  const Tensor maps = input.contiguous(), wide_points = wide(points, type);
+  const Tensor upstream = grad.to(type).contiguous();
   const int64_t samples = points.size(0) * points.size(1);
-  const bool sorts = input_wanted && to_input.numel() > 0;
-  const Tensor numbered =
-      sorts ? empty({narrow(samples), 2}, input.options().dtype(kInt)) : Tensor();
+  const bool needs_sort = input_wanted && to_input.numel() > 0;
+  const Tensor sample_cells =
+      needs_sort ? empty({narrow(samples), 2}, input.options().dtype(kInt)) : Tensor();
   DETOPS_FLOAT_SWITCH(type, [&] {
-    const Sampling<scalar_t> s(maps, places);
+    const Sampling<scalar_t> s(maps, wide_points);
     if (samples > 0) {
-      launch(point_gradient_kernel<scalar_t>, blocks_for(samples), s, outer,
-             points_wanted ? to_points : Tensor(), numbered);
+      launch(point_gradient_kernel<scalar_t>, blocks_for(samples), s, upstream,
+             points_wanted ? to_points : Tensor(), sample_cells);
     }
-    if (!sorts) return;
-    const SortedSamples sorted = sort_samples(numbered, narrow(s.images * s.pixels()));
+    if (!needs_sort) return;
+    const SortedSamples sorted = sort_samples(sample_cells, narrow(s.images * s.pixels()));
     using A = accumulate_t<scalar_t>;
     const Vector<int, 2>* order = elements(sorted.order);
     const int* begin = elements(sorted.begin);
-    const scalar_t* g = elements(outer);
+    const scalar_t* g = elements(upstream);
     scalar_t* to = elements(to_input);
     // A thread owns a pixel of a plane and adds the points of the cells around it, in order.
     for_each(to_input.numel(), [=] __device__(int64_t i) {
@@ -120,12 +120,12 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
       const int pixel = static_cast<int>(i % s.pixels()), y = pixel / s.width, x = pixel % s.width;
       A sum = 0;
       visit_samples(begin, image * s.pixels() + pixel, y, x, s.width, [&](int j, int) {
-        const int number = order[j].at[0];
-        const auto p = placed_point(s, number);
-        const auto share = math::attention::corner_weights<A>(p.place);
+        const int index = order[j].at[0];
+        const auto p = locate_point(s, index);
+        const auto weight = math::attention::corner_weights<A>(p.place);
         for (int k = 0; k < 4; ++k) {
           if (p.pixel.at[k] != pixel) continue;
-          sum += share.at[k] * A(g[plane * s.count + number % s.count]);
+          sum += weight.at[k] * A(g[plane * s.count + index % s.count]);
         }
       });
       to[i] = scalar_t(sum);

@@ -18,8 +18,8 @@ struct PasteParams {
 // Interpolates a row of mask cells between two columns. Indices start at 1: a border of zeros
 // surrounds the mask.
 template <typename T>
-__device__ T stretched(const PasteParams<T>& p, const T* mask, int64_t row,
-                       const math::Taps<T>& taps) {
+__device__ T interpolate_row(const PasteParams<T>& p, const T* mask, int64_t row,
+                             const math::Taps<T>& taps) {
   if (row == 0 || row > p.mask_height) return T(0);
   const T* cells = mask + (row - 1) * p.mask_width;
   const T low = taps.low == 0 ? T(0) : cells[taps.low - 1];
@@ -32,20 +32,20 @@ template <typename T>
 struct PastedRow {
   const T *mask, *box;
   math::Taps<T> rows;
-  bool reached;
+  bool inside;
 
   __device__ PastedRow(const PasteParams<T>& p, int64_t row) {
     const int64_t n = row / p.height;
     mask = p.masks + n * p.mask_height * p.mask_width;
     box = p.boxes + 4 * n;
-    reached = math::mask_taps(box[1], box[3], p.mask_height, row - n * p.height, rows);
+    inside = math::mask_taps(box[1], box[3], p.mask_height, row - n * p.height, rows);
   }
 
   __device__ uint8_t pixel(const PasteParams<T>& p, int64_t x) const {
     math::Taps<T> columns;
-    if (!reached || !math::mask_taps(box[0], box[2], p.mask_width, x, columns)) return 0;
-    const T value = stretched(p, mask, rows.low, columns) * rows.weight_low +
-                    stretched(p, mask, rows.high, columns) * rows.weight_high;
+    if (!inside || !math::mask_taps(box[0], box[2], p.mask_width, x, columns)) return 0;
+    const T value = interpolate_row(p, mask, rows.low, columns) * rows.weight_low +
+                    interpolate_row(p, mask, rows.high, columns) * rows.weight_high;
     return p.soft ? math::soft_mask_value(value) : value >= p.threshold;
   }
 };

@@ -38,10 +38,10 @@ void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::strin
 }
 
 void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
-  constexpr int64_t kNumbers = sizeof(math::PointSet) / sizeof(double);
+  constexpr int64_t kElements = sizeof(math::PointSet) / sizeof(double);
   const BoxLists lists(pointsets, polygons, ious.scalar_type());
   const int64_t n = pointsets.size(0), m = polygons.size(0);
-  const Tensor prepared = empty({n, kNumbers}, pointsets.options().dtype(kDouble));
+  const Tensor prepared = empty({n, kElements}, pointsets.options().dtype(kDouble));
   auto* prepared_set = reinterpret_cast<math::PointSet*>(prepared.mutable_data_ptr<double>());
   DETOPS_WIDE_SWITCH(ious.scalar_type(), [&] {
     const scalar_t *set = elements(lists.first), *quad = elements(lists.second);
@@ -58,11 +58,11 @@ void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
 
 void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output) {
   const ScalarType type = compute_type(points, polygons);
-  const Tensor places = wide(points, type), corners = wide(polygons, type);
+  const Tensor wide_points = wide(points, type), corners = wide(polygons, type);
   const int64_t m = corners.size(0);
   bool* within = elements(output);
   DETOPS_WIDE_SWITCH(type, [&] {
-    const scalar_t *point = elements(places), *polygon = elements(corners);
+    const scalar_t *point = elements(wide_points), *polygon = elements(corners);
     for_each(output.numel(), [=] __device__(int64_t i) {
       const int64_t at = i / m;
       double x[4], y[4];

@@ -286,7 +286,7 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& boxes,
                                      sample_per_part, trans_std, shifts, count);
     scalar_t* to = elements(count);
     for_each(count.numel(), [=] __device__(int64_t i) {
-      const Maps& pooled = s.p.pooled;
+      const FeatureMaps& pooled = s.p.pooled;
       const int64_t pw = i % pooled.w, ph = i / pooled.w % pooled.h, row = i / pooled.pixels();
       const auto bin = s.bin(row / s.p.classes, row % s.p.classes, ph, pw);
       to[i] = static_cast<scalar_t>(bin.count(s.p.maps.h, s.p.maps.w));

@@ -16,7 +16,7 @@ struct RoIPooling {
   const A* rois;  // [K, columns], column 0 is the batch index
   int64_t columns;
   A scale;
-  Maps maps, pooled;  // [N, D * groups, H, W], [K, D, pooled_height, pooled_width]
+  FeatureMaps maps, pooled;  // [N, D * groups, H, W], [K, D, pooled_height, pooled_width]
   int64_t groups_high, groups_wide, classes = 1;
 
   RoIPooling(const Tensor& rois, double scale, const Tensor& pooled, const Tensor& maps)
@@ -72,7 +72,7 @@ constexpr int kBinsHeld = 32;
 static_assert(kThreads == kTile * kWarp, "a warp has a row of the tile");
 
 // Number of blocks that own all tiles and channels.
-DETOPS_HD int64_t tile_blocks(const Maps& maps) {
+DETOPS_HD int64_t tile_blocks(const FeatureMaps& maps) {
   return tile_grid(maps.n, maps.h, maps.w, kTile).count() * ceil_div(maps.c, kTileChannels);
 }
 
@@ -80,7 +80,7 @@ DETOPS_HD int64_t tile_blocks(const Maps& maps) {
 struct Window {
   int64_t top = 0, bottom = 0, left = 0, right = 0;  // [top, bottom) x [left, right)
 
-  __device__ bool meets(const TilePlace& tile) const {
+  __device__ bool meets(const TileOrigin& tile) const {
     return top < tile.y + kTile && bottom > tile.y && left < tile.x + kTile && right > tile.x;
   }
 };
@@ -247,7 +247,7 @@ static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t m
       __syncthreads();
       votes.put(mine);
       __syncthreads();
-      if (mine) lists.order[at + votes.before(self)] = k;
+      if (mine) lists.order[at + votes.count_before(self)] = k;
       at += votes.total();
     }
     if (self == 0 && own + 1 == maps) lists.begin[maps] = at;
@@ -259,8 +259,8 @@ template <typename RoIs>
 std::tuple<RoILists, Tensor> list_rois(const RoIs& rois, int64_t count, int64_t maps,
                                        const Options& options) {
   Tensor memory;
-  const auto [windows, map, order, begin] =
-      arrays<Window, int64_t, int64_t, int64_t>(memory, options, count, count, count, maps + 1);
+  const auto [windows, map, order, begin] = allocate_arrays<Window, int64_t, int64_t, int64_t>(
+      memory, options, count, count, count, maps + 1);
   const RoILists lists{windows, map, order, begin};
   for_each(count, [=] __device__(int64_t k) {
     const PlacedRoI placed = rois.placed(k);
@@ -274,7 +274,7 @@ std::tuple<RoILists, Tensor> list_rois(const RoIs& rois, int64_t count, int64_t 
 // Calls visit(rois, n) in all threads of the block for the RoIs of the map that may reach the tile,
 // in order. Each call gets n of them, at most `size`.
 template <int size, typename Visit>
-__device__ void visit_rois(const RoILists& lists, int64_t map, const TilePlace& tile,
+__device__ void visit_rois(const RoILists& lists, int64_t map, const TileOrigin& tile,
                            const Visit& visit) {
   __shared__ Votes<> votes;
   __shared__ int64_t reaching[kThreads];
@@ -285,7 +285,7 @@ __device__ void visit_rois(const RoILists& lists, int64_t map, const TilePlace& 
     __syncthreads();
     votes.put(reaches);
     __syncthreads();
-    if (reaches) reaching[votes.before(static_cast<int>(threadIdx.x))] = k;
+    if (reaches) reaching[votes.count_before(static_cast<int>(threadIdx.x))] = k;
     const int n = votes.total();
     __syncthreads();
     for (int i = 0; i < n; i += size) visit(reaching + i, math::min(size, n - i));
@@ -322,7 +322,7 @@ struct TileSum {
   // Writes the tile. `map` is the plane of the first of its `channels` channels.
   template <typename T>
   __device__ void write(TileBins<A>& held, T* map, const Strides& s, int channels,
-                        const TilePlace& tile, int64_t height, int64_t width) const {
+                        const TileOrigin& tile, int64_t height, int64_t width) const {
     const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
     const auto put = [&](int of_row, int of_col, int c, A value) {
       const int64_t y = tile.y + of_row, x = tile.x + of_col;

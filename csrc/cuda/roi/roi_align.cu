@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kThreads)
     int64_t tile = part.row, index = 0;
     while (tile >= p.levels[index].tiles.count()) tile -= p.levels[index++].tiles.count();
     const LevelParams<T>& level = p.levels[index];
-    const TilePlace at = tile_place(level.tiles, tile, kTile);
+    const TileOrigin at = tile_origin(level.tiles, tile, kTile);
     TileSum<A> sum;
     const auto add = [&](const int64_t* rois, int n, int64_t ph, int64_t pw) {
       __syncthreads();
@@ -311,7 +311,7 @@ RoIAlignParams<T> make_params(const RoIAlignRule& rule, ArrayRef<double> scales,
                       static_cast<int64_t>(maps.size()),
                       {}};
   for (size_t i = 0; i < maps.size(); ++i) {
-    const Maps map = maps_of(maps[i]);
+    const FeatureMaps map = maps_of(maps[i]);
     p.levels[i] = {static_cast<T*>(const_cast<void*>(maps[i].const_data_ptr())), map.h, map.w,
                    static_cast<accumulate_t<T>>(scales[i]), tile_grid(map.n, map.h, map.w, kTile)};
   }

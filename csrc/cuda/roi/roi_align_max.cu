@@ -15,7 +15,7 @@ struct GivenSample {
 
 // Owner-computes; see roi.cuh. A Source provides
 //   A: the type of coordinates and sums,
-//   Maps maps: the maps of the lists; each RoI of the lists is an item,
+//   FeatureMaps maps: the maps of the lists; each RoI of the lists is an item,
 //   int64_t bins: bins per item,
 //   PlacedRoI placed(item),
 //   GivenSample<A> given(item, bin, channel): reads memory in the layout of the maps.
@@ -27,12 +27,12 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TileBins<A> held;
   static_assert(kTileChannels <= kPixels, "a weight's place is a y's");
   const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
-  const Maps& m = source.maps;
+  const FeatureMaps& m = source.maps;
   const TileGrid tiles = tile_grid(m.n, m.h, m.w, kTile);
   const int64_t blocks = tile_blocks(m);
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     const Part part = part_of(block, m.c, kTileChannels);
-    const TilePlace tile = tile_place(tiles, part.row, kTile);
+    const TileOrigin tile = tile_origin(tiles, part.row, kTile);
     TileSum<A> sum;
     visit_rois<kBins>(lists, tile.image, tile, [&](const int64_t* items, int count) {
       const int64_t all = count * source.bins;
@@ -84,7 +84,7 @@ void max_samples_backward(const Source& source, int64_t items, const Tensor& map
 template <typename T, typename A_>
 struct PooledMaxima : PlaceByWindow<SampledBoxes<A_>> {
   using A = A_;
-  Maps maps, pooled;
+  FeatureMaps maps, pooled;
   int64_t bins;
   const T* grads;
   const A *argmax_y, *argmax_x;
@@ -101,7 +101,7 @@ constexpr int64_t kBorders = 4;
 template <typename T, typename A_>
 struct BorderMaxima {
   using A = A_;
-  Maps maps;
+  FeatureMaps maps;
   const T* grads;
   const A* boxes;
   const int32_t* argmax;
@@ -185,7 +185,7 @@ void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool
                           Tensor& output, Tensor& argmax) {
   const Tensor in = input.contiguous(), places = wide(boxes, input.scalar_type());
   // One map per border of each image, [N * 4, C, H, W].
-  const Maps maps{output.size(0) * kBorders, output.size(1), in.size(2), in.size(3), false};
+  const FeatureMaps maps{output.size(0) * kBorders, output.size(1), in.size(2), in.size(3), false};
   const int64_t count = boxes.size(1);
   int32_t* which = elements(argmax);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
@@ -213,7 +213,7 @@ void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor
                            int64_t pool_size, int64_t height, int64_t width, Tensor& map) {
   const Tensor outer = grad.contiguous(), index = argmax.contiguous();
   const Tensor places = wide(boxes, grad.scalar_type());
-  const Maps maps{grad.size(0) * kBorders, grad.size(1), height, width, false};
+  const FeatureMaps maps{grad.size(0) * kBorders, grad.size(1), height, width, false};
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const BorderMaxima<scalar_t, A> maxima{

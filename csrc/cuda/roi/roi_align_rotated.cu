@@ -40,8 +40,8 @@ struct RotatedSampling {
 // One thread per element of the pooled output, or of its gradient. `from` and `to` have the same
 // layout.
 template <typename From, typename To, typename A>
-__global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, bool transposed,
-                              const From* from, To* to) {
+__global__ void switch_kernel(const A* rois, FeatureMaps pooled, int64_t orientations,
+                              bool transposed, const From* from, To* to) {
   const int64_t apart = pooled.strides.c;
   DETOPS_FOR_EACH(i, pooled.elements()) {
     const int64_t c = pooled.channels_last ? i % pooled.c : i / apart % pooled.c;

@@ -9,7 +9,7 @@ namespace {
 template <typename A>
 struct PixelPooling : BoxPooling<PixelRule<1>, A> {
   __device__ PlacedRoI placed(int64_t k) const {
-    const Maps &maps = this->p.maps, &pooled = this->p.pooled;
+    const FeatureMaps &maps = this->p.maps, &pooled = this->p.pooled;
     const auto rows = this->rows(k), cols = this->cols(k);
     return {
         this->p.image(k),
@@ -24,7 +24,7 @@ template <int n, bool channels_last, typename T, typename A = accumulate_t<T>>
 __global__ void roi_pool_forward_kernel(PixelPooling<A> pooling, const T* input, T* output,
                                         int32_t* argmax) {
   const RoIPooling<A>& p = pooling.p;
-  const Maps &in = p.maps, &out = p.pooled;
+  const FeatureMaps &in = p.maps, &out = p.pooled;
   const Strides s = strides_of(channels_last, in.c, in.h, in.w);
   const Strides os = strides_of(channels_last, out.c, out.h, out.w);
   const int64_t vectors = ceil_div(out.c, n);
@@ -92,12 +92,12 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TileBins<A> held;
   __shared__ int pixel[kBinsHeld][kTileChannels + 1];  // tile pixel of a gradient, or -1
   const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
-  const Maps &maps = pooling.p.maps, &pooled = pooling.p.pooled;
+  const FeatureMaps &maps = pooling.p.maps, &pooled = pooling.p.pooled;
   const TileGrid tiles = tile_grid(maps.n, maps.h, maps.w, kTile);
   const int64_t blocks = tile_blocks(maps);
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     const Part part = part_of(block, maps.c, kTileChannels);
-    const TilePlace tile = tile_place(tiles, part.row, kTile);
+    const TileOrigin tile = tile_origin(tiles, part.row, kTile);
     TileSum<A> sum;
     visit_rois<1>(lists, tile.image, tile, [&](const int64_t* roi, int) {
       const int64_t k = *roi;
@@ -142,7 +142,7 @@ void roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_s
   const Tensor rois = wide(boxes, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     const PixelPooling<accumulate_t<scalar_t>> pooling{{{rois, spatial_scale, output, maps}, {}}};
-    const Maps& out = pooling.p.pooled;
+    const FeatureMaps& out = pooling.p.pooled;
     const auto run = [&](auto n, auto channels_last) {
       launch(roi_pool_forward_kernel<n, channels_last, scalar_t>,
              blocks_for(out.n * ceil_div(out.c, n) * out.pixels()), pooling, maps, output, argmax);

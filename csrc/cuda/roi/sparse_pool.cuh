@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
   const TileGrid tiles = tile_grid(p.maps.n, p.maps.h, p.maps.w, kTile);
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     const Part part = part_of(block, p.class_channels(), kTileChannels);
-    const TilePlace tile = tile_place(tiles, part.row % tiles.count(), kTile);
+    const TileOrigin tile = tile_origin(tiles, part.row % tiles.count(), kTile);
     const int64_t group = part.row / tiles.count();
     const int64_t gw = group % p.groups_wide, gh = group / p.groups_wide % p.groups_high;
     const int64_t of_class = group / p.groups();

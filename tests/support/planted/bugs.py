@@ -54,8 +54,8 @@ KERNELS = [
     Bug(
         "a tile of a transposed copy has the wrong stride",
         "csrc/cpu/demo/gdh.cpp",
-        "to[y * width + x] = in[x * stride + y * apart];",
-        "to[y * width + x] = in[x * stride + (y & 7) * apart];",
+        "to[y * width + x] = in[x * column_stride + y * row_stride];",
+        "to[y * width + x] = in[x * column_stride + (y & 7) * row_stride];",
         "ops/demo",
     ),
     Bug(
