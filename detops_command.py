@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The `detops` command as it is installed: `detops.cli`, without the package around it.
+"""Entry point of the installed `detops` command: loads `detops.cli` without its package.
 
-`import detops` registers the ops, and loads PyTorch for that, which takes seconds; help, the
-version and errors of usage need neither. So the command line is loaded by itself here.
-What its commands import from the package brings in the package as always.
+`import detops` registers the ops and loads PyTorch, which takes seconds. The help, the version and
+usage errors need neither, so the command line is loaded on its own. Commands import the package
+when they need it.
 """
 
 import sys

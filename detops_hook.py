@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Finds the compiled half of other packages in detops: what `detops.compat.provide` turns on.
+"""Import hooks that let other packages find their compiled half in detops.
 
-The standard library alone: where an environment has it turned on for good, every start of Python
-in that environment imports this module, and PyTorch only when it is needed.
+`detops.compat.provide` enables them for a process, `detops compat enable` for an environment. Every
+Python process of such an environment imports this module, so it imports only the standard library;
+PyTorch is imported when it is needed.
 """
 
 import os
@@ -17,23 +18,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# The compiled module that a package imports, and ours that has its names.
+# The compiled module that a package imports, and our module that provides its names.
 SUPPLIED = {
     "mmcv": ("mmcv._ext", "detops.compat.mmcv"),
     "detectron2": ("detectron2._C", "detops.compat.detectron2"),
     "maskrcnn_benchmark": ("maskrcnn_benchmark._C", "detops.compat.maskrcnn_benchmark"),
 }
-# Packages without one, some of whose functions are replaced.
+# Packages without a compiled module, in which we replace some functions.
 PATCHED = ("torchvision", "transformers", "ultralytics")
 NAMES = (*SUPPLIED, *PATCHED)
 _SOURCES = dict(SUPPLIED.values())
 
 
-class _After:
-    """A loader that calls functions when its module has been loaded."""
+class _PostImportLoader:
+    """Wraps a loader and calls functions after it has loaded its module."""
 
-    def __init__(self, loader: Any, actions: Sequence[Callable[[], object]]) -> None:
-        self.loader, self.actions = loader, actions
+    def __init__(self, loader: Any, callbacks: Sequence[Callable[[], object]]) -> None:
+        self.loader, self.callbacks = loader, callbacks
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
@@ -43,19 +44,19 @@ class _After:
             module.__spec__.loader = self.loader
         module.__loader__ = self.loader
         self.loader.exec_module(module)
-        for action in tuple(self.actions):
-            action()
+        for callback in tuple(self.callbacks):
+            callback()
 
 
 class Finder:
-    """What stands first in ``sys.meta_path``: it knows the names in SUPPLIED, and no others."""
+    """Finder in front of ``sys.meta_path`` that handles only the modules named in SUPPLIED."""
 
     def __init__(self) -> None:
         self.supplied: set[str] = set()
         self.watched: dict[str, list[Callable[[], object]]] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Says who loads a module, if that is ours to say."""
+        """Returns the spec of a supplied or watched module, else None."""
         if name in self.supplied:
             return ModuleSpec(name, self, origin=_SOURCES[name])  # type: ignore[arg-type]
         if not self.watched.get(name):
@@ -64,42 +65,42 @@ class Finder:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _After(spec.loader, self.watched[name])  # type: ignore[assignment]
+                    spec.loader = _PostImportLoader(spec.loader, self.watched[name])  # type: ignore[assignment]
                 return spec
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leaves it to Python."""
+        """Lets Python create the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fills the module with what ours of the same purpose has under those names."""
+        """Fills the module with the contents of our replacement."""
         vars(module).update(import_module(_SOURCES[module.__name__]).contents())
 
     def supply(self, package: str) -> None:
-        """Has the compiled half of ``package`` found in detops from now on."""
+        """Supplies the compiled half of ``package`` until :meth:`withdraw`."""
         self.supplied.add(SUPPLIED[package][0])
-        self._place()
+        self._insert()
 
-    def watch(self, module: str, action: Callable[[], object]) -> None:
-        """Calls ``action`` when ``module`` is imported."""
-        self.watched.setdefault(module, []).append(action)
-        self._place()
+    def watch(self, module: str, callback: Callable[[], object]) -> None:
+        """Calls ``callback`` when ``module`` is imported."""
+        self.watched.setdefault(module, []).append(callback)
+        self._insert()
 
-    def unwatch(self, module: str, action: Callable[[], object]) -> None:
-        """Takes back one call of :meth:`watch`."""
-        self.watched[module].remove(action)
-        self._leave()
+    def unwatch(self, module: str, callback: Callable[[], object]) -> None:
+        """Undoes one call of :meth:`watch`."""
+        self.watched[module].remove(callback)
+        self._remove_if_idle()
 
-    def _place(self) -> None:
+    def _insert(self) -> None:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
-    def _leave(self) -> None:
+    def _remove_if_idle(self) -> None:
         if self in sys.meta_path and not self.supplied and not any(self.watched.values()):
             sys.meta_path.remove(self)
 
     def withdraw(self, package: str) -> None:
-        """Ends what :meth:`supply` began, and forgets the module if it was loaded."""
+        """Undoes :meth:`supply` and unloads the supplied module."""
         module = SUPPLIED[package][0]
         self.supplied.discard(module)
         loaded = sys.modules.get(module)
@@ -108,20 +109,20 @@ class Finder:
             parent, _, name = module.rpartition(".")
             if vars(sys.modules.get(parent, loaded)).get(name) is loaded:
                 delattr(sys.modules[parent], name)
-        self._leave()
+        self._remove_if_idle()
 
-    def is_foreign(self, package: str) -> ModuleType | None:
-        """The compiled half that the package has loaded already, from elsewhere."""
+    def foreign_module(self, package: str) -> ModuleType | None:
+        """Returns the compiled half that was already loaded from elsewhere, or None."""
         loaded = sys.modules.get(SUPPLIED[package][0])
-        own = loaded is None or getattr(loaded.__spec__, "loader", None) is self
-        return None if own else loaded
+        is_own = loaded is None or getattr(loaded.__spec__, "loader", None) is self
+        return None if is_own else loaded
 
 
 FINDER = Finder()
 
 
 def install(*names: str) -> None:
-    """What the line of an environment's ``detops_compat.pth`` calls as Python starts."""
+    """Enables packages when Python starts; called by the environment's ``detops_compat.pth``."""
     for name in names:
         if name in SUPPLIED:  # even while the package itself is being imported
             FINDER.supply(name)
@@ -133,9 +134,8 @@ def _provide(name: str) -> None:
     import_module("detops.compat").provide(name)
 
 
-# An environment's choice. Python runs lines of .pth files that begin with "import"; this one stays
-# silent where detops has been uninstalled since.
-
+# Python executes the lines of .pth files that begin with "import". This one does nothing if detops
+# has been uninstalled since.
 _LINE = (
     "import importlib.util as u; u.find_spec('detops_hook') and "
     "__import__('detops_hook').install({names})\n"
@@ -143,12 +143,12 @@ _LINE = (
 
 
 def pth_file() -> Path:
-    """Where the running Python's environment keeps its choice."""
+    """Returns the path of the file that stores the enabled packages of this environment."""
     return Path(sysconfig.get_path("purelib")) / "detops_compat.pth"
 
 
 def enabled() -> list[str]:
-    """What the environment has turned on for good."""
+    """Returns the packages that are enabled in this environment."""
     try:
         text = pth_file().read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -157,14 +157,14 @@ def enabled() -> list[str]:
 
 
 def enable(names: Iterable[str]) -> None:
-    """Turns names on for good, for every Python that starts in this environment."""
+    """Enables packages for every Python process that starts in this environment."""
     _write([*enabled(), *names])
 
 
 def disable(names: Iterable[str]) -> None:
-    """Takes back what :func:`enable` did; the last name takes the file with it."""
-    away = set(names)
-    _write([name for name in enabled() if name not in away])
+    """Undoes :func:`enable`; deletes the file if no package remains."""
+    removed = set(names)
+    _write([name for name in enabled() if name not in removed])
 
 
 def _write(names: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ def _write(names: Sequence[str]) -> None:
     if not chosen:
         file.unlink(missing_ok=True)
         return
-    # Whole or not at all: other processes may start meanwhile.
+    # Replaced atomically: other processes may start at the same time.
     handle, path = tempfile.mkstemp(dir=file.parent, prefix=".detops_compat")
     with os.fdopen(handle, "w", encoding="utf-8") as new:
         new.write(_LINE.format(names=", ".join(map(repr, chosen))))

@@ -21,15 +21,15 @@ def load_extension() -> ModuleType:
     # libtorch must be loaded before our libraries, so torch is always imported first.
     import torch
 
-    here = f"torch {torch.__version__}, Python {sys.version.split()[0]}"
+    installed = f"torch {torch.__version__}, Python {sys.version.split()[0]}"
     if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
-        raise ImportError(f"detops needs torch {oldest} or newer; installed: {here}")
+        raise ImportError(f"detops needs torch {oldest} or newer; installed: {installed}")
     try:
         module = importlib.import_module("detops._C")
     except ImportError as error:
         raise ImportError(
-            f"detops._C cannot be loaded: {error}; installed: {here}. "
+            f"detops._C cannot be loaded: {error}; installed: {installed}. "
             "Install detops again; from the source tree: pip install --no-build-isolation ."
         ) from error
     module.cuda_version = _load_cuda() if torch.version.cuda else None  # type: ignore[attr-defined]
@@ -44,5 +44,5 @@ def _load_cuda() -> int | None:
     try:
         return int(ctypes.CDLL(str(path)).detops_cuda_version())
     except OSError as error:
-        warnings.warn(f"detops runs on the CPU alone: {path.name}: {error}", stacklevel=2)
+        warnings.warn(f"detops runs on the CPU only: {path.name}: {error}", stacklevel=2)
         return None

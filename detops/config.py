@@ -14,16 +14,16 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from .messages import shown
-from .ranges import outside
+from .ranges import violated_range
 from .safe_yaml import Loader, parse_yaml
 
 DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
 
 # A sample item of each tuple that is empty by default. It determines the type of the items.
-ITEMS = {"DATASETS.TRAIN": "name", "DATASETS.TEST": "name", "TEST.BBOX_AUG.SCALES": 800}
+SAMPLE_ITEMS = {"DATASETS.TRAIN": "name", "DATASETS.TEST": "name", "TEST.BBOX_AUG.SCALES": 800}
 # Tuples that may be empty.
 MAY_BE_EMPTY = {
-    *ITEMS,
+    *SAMPLE_ITEMS,
     "MODEL.ROI_MASK_HEAD.CONV_LAYERS",
     "MODEL.ROI_KEYPOINT_HEAD.CONV_LAYERS",
     "MODEL.FBNET.DET_HEAD_BLOCKS",
@@ -103,16 +103,16 @@ def dump_config(cfg: DictConfig) -> str:
 
 
 @cache
-def _text(path: Path) -> str:
+def _cached_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = _text(path) if path == DEFAULTS else path.read_text(encoding="utf-8")
+        text = _cached_text(path) if path == DEFAULTS else path.read_text(encoding="utf-8")
         # YAML 1.1 reads 1e-3 as text; _coerce turns it into the number that was meant.
         values = parse_yaml(text, _Loader)
-    except _TwiceError as error:
+    except _DuplicateKeyError as error:
         raise ConfigError(f"{path}:{error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
@@ -125,7 +125,7 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
-class _TwiceError(yaml.YAMLError):
+class _DuplicateKeyError(yaml.YAMLError):
     """A duplicate key."""
 
 
@@ -138,7 +138,9 @@ class _Loader(Loader):
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             line = key.start_mark.line + 1
             if key.value in lines:
-                raise _TwiceError(f"{line}: {key.value} is in line {lines[key.value]} already")
+                raise _DuplicateKeyError(
+                    f"{line}: duplicate key {key.value}, first set in line {lines[key.value]}"
+                )
             lines[key.value] = line
         return super().construct_mapping(node, deep)
 
@@ -157,7 +159,7 @@ def _merge(
         name = f"{prefix}{key}"
         if key not in defaults:
             raise ConfigError(
-                f"{source}: unknown key {name}; known here: {', '.join(map(str, defaults))}"
+                f"{source}: unknown key {name}; known keys: {', '.join(map(str, defaults))}"
             )
         if isinstance(defaults[key], dict):
             if not isinstance(value, Mapping):
@@ -165,7 +167,7 @@ def _merge(
             _merge(target[key], value, defaults[key], source, prefix=f"{name}.")
         else:
             target[key] = value = _coerce(defaults[key], value, name, source)
-            allowed = outside(name, value)
+            allowed = violated_range(name, value)
             if allowed is not None:
                 raise ConfigError(f"{source}: {name}: expected {allowed}, got {shown(value)}")
             if not value and isinstance(value, list) and name not in MAY_BE_EMPTY:
@@ -174,27 +176,27 @@ def _merge(
 
 def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
     """Converts `value` to the type of `default`, or raises ConfigError."""
-    wanted = type(default)
-    if isinstance(value, str) and wanted is not str:
+    expected_type = type(default)
+    if isinstance(value, str) and expected_type is not str:
         # From a command line, or a Python tuple in the YAML file of a yacs config.
         text = {"true": "True", "false": "False"}.get(value.lower(), value)
         try:
             value = ast.literal_eval(text)
         # The last three: endless brackets or signs, and `{[]: 1}`.
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            value = _typed_list(text, default, key) if wanted is list else value
+            value = _typed_list(text, default, key) if expected_type is list else value
     if isinstance(value, str) and ("${" in value or value == "???"):
-        raise ConfigError(f"{source}: {key}: nothing is filled in here, got {shown(value)}")
-    if wanted is list and isinstance(value, (list, tuple)):
+        raise ConfigError(f"{source}: {key}: placeholders are not supported, got {shown(value)}")
+    if expected_type is list and isinstance(value, (list, tuple)):
         return _coerce_items(default, value, key, source)
     if isinstance(value, int) and value.bit_length() > 63:
-        raise ConfigError(f"{source}: {key}: expected a number of 64 bits, got {shown(value)}")
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        raise ConfigError(f"{source}: {key}: expected a 64-bit number, got {shown(value)}")
+    if expected_type is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     # Python accepts a bool as an int; a config must not.
-    if type(value) is wanted:
+    if type(value) is expected_type:
         return value
-    expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
+    expected = {"list": "tuple"}.get(expected_type.__name__, expected_type.__name__)
     got = f"{type(value).__name__} {shown(value)}"
     raise ConfigError(f"{source}: {key}: expected {expected}, got {got}")
 
@@ -202,20 +204,20 @@ def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
 def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -> list:
     """Converts each item to the type of the default's items. A ConfigError names the item."""
     name, _, _ = key.partition("[")
-    item = default[0] if default else ITEMS.get(name)
+    item = default[0] if default else SAMPLE_ITEMS.get(name)
     items = []
     for i, value in enumerate(values):
-        place = f"{key}[{i}]"
+        item_key = f"{key}[{i}]"
         if item is None:
-            items.append(_plain(value, place, source))
+            items.append(_coerce_untyped(value, item_key, source))
         elif isinstance(value, (list, tuple)) and name in NESTED and name == key:
-            items.append(_coerce_items(default, value, place, source))
+            items.append(_coerce_items(default, value, item_key, source))
         else:
-            items.append(_coerce(item, value, place, source))
+            items.append(_coerce(item, value, item_key, source))
     return items
 
 
-def _plain(value: Any, key: str, source: str) -> Any:
+def _coerce_untyped(value: Any, key: str, source: str) -> Any:
     """Returns a string, a number or a list of these; rejects anything else."""
     is_list = isinstance(value, (list, tuple))
     parts = [
@@ -224,18 +226,18 @@ def _plain(value: Any, key: str, source: str) -> Any:
         if isinstance(part, (str, int, float))
     ]
     if len(parts) < (len(value) if is_list else 1):
-        raise ConfigError(f"{source}: {key}: expected texts and numbers, got {shown(value)}")
+        raise ConfigError(f"{source}: {key}: expected strings and numbers, got {shown(value)}")
     return parts if is_list else parts[0]
 
 
 def _typed_list(text: str, default: list, key: str) -> Any:
     """Parses a list as typed, `[a.json, b.json]` or a single name; returns other text unchanged."""
-    if isinstance(default[0] if default else ITEMS.get(key), str) and text.strip():
+    if isinstance(default[0] if default else SAMPLE_ITEMS.get(key), str) and text.strip():
         if text[0] not in "[(" and "," not in text:
             return [text]
         # Not parsed as YAML, where the colons and question marks of options in names are syntax.
         if text[0] == "[" and text[-1] == "]" and not set(text) & set("'\"{}"):
-            return [word.strip() for word in text[1:-1].split(",") if word.strip()]
+            return [item.strip() for item in text[1:-1].split(",") if item.strip()]
     try:
         value = parse_yaml(text)
     except yaml.YAMLError:

@@ -24,16 +24,16 @@ from .contract_call import (
     INTEGER as INTEGER,
 )
 from .contract_call import (
-    MOST_SIZE as MOST_SIZE,
+    MAX_SIZE as MAX_SIZE,
 )
 from .contract_call import (
-    VALUES,
+    VALUE_TYPES,
     Call,
     check_dense,
     check_list,
-    compiled,
+    compile_expression,
     described,
-    dimensions_of,
+    parse_dimensions,
     shown,
 )
 from .contract_call import (
@@ -42,38 +42,38 @@ from .contract_call import (
 
 Check = Callable[[Call], None]
 # A bound on data-dependent sizes. Without one, their products overflow in compiled code.
-MOST_ELEMENTS = 2**48
-MOST_DIMENSIONS = 8
-MOST_BYTES = 16  # per element, for any dtype
+MAX_ELEMENTS = 2**48
+MAX_DIMENSIONS = 8
+MAX_BYTES = 16  # per element, for any dtype
 
 
-def _words(rule: str) -> list[str]:
+def _keywords(rule: str) -> list[str]:
     return rule.replace(" or ", ", ").split(", ")
 
 
 def _rule(argument: str, text: str) -> Check:
     """Compiles a rule such as `name: at least 1`."""
     bound = [int(n) for n in re.findall(r"-?\d+", text)]
-    holds: Callable[[Any], Any]
+    accepts: Callable[[Any], Any]
     if text == "a number":
-        holds = lambda x: not math.isnan(x)  # noqa: E731
+        accepts = lambda x: not math.isnan(x)  # noqa: E731
     elif text == "finite":
-        holds = math.isfinite
+        accepts = math.isfinite
     elif text == "positive":
-        text, holds = "positive and finite", lambda x: math.isfinite(x) and x > 0
+        text, accepts = "positive and finite", lambda x: math.isfinite(x) and x > 0
     elif text.startswith("at least "):
-        holds = lambda x: x >= bound[0]  # noqa: E731
+        accepts = lambda x: x >= bound[0]  # noqa: E731
     elif text.startswith("at most "):
-        holds = lambda x: x <= bound[0]  # noqa: E731
+        accepts = lambda x: x <= bound[0]  # noqa: E731
     elif text.startswith("in ["):
-        holds = lambda x: bound[0] <= x <= bound[1]  # noqa: E731
+        accepts = lambda x: bound[0] <= x <= bound[1]  # noqa: E731
     else:
-        holds = _words(text).__contains__
+        accepts = _keywords(text).__contains__
 
     def check(call: Call) -> None:
         value = call.arguments[argument]
         for x in value if isinstance(value, (list, tuple)) else [value]:
-            call.require(holds(x), lambda: f"{argument} must be {text}, got {shown(value)}")
+            call.require(accepts(x), lambda: f"{argument} must be {text}, got {shown(value)}")
 
     return check
 
@@ -82,7 +82,7 @@ def _tensor(argument: str, text: str) -> Check:
     """Compiles the check of `name: float [N, 4]`."""
     match = re.fullmatch(r"([\w ]+) \[(.*)\]( or on the CPU)?", text)
     assert match is not None, text
-    dtype, dimensions, anywhere = match[1], dimensions_of(match[2]), bool(match[3])
+    dtype, dimensions, allow_cpu = match[1], parse_dimensions(match[2]), bool(match[3])
 
     def check(call: Call) -> None:
         x = call.arguments[argument]
@@ -91,7 +91,7 @@ def _tensor(argument: str, text: str) -> Check:
             call.dtype(argument, each, dtype)
             if not isinstance(x, Tensor):
                 call.same_dtype(argument, each, x[0])
-            call.device(argument, each, anywhere)
+            call.device(argument, each, allow_cpu)
 
     return check
 
@@ -101,25 +101,25 @@ def _requirement(text: str) -> Check:
     is_limit = text.startswith("limit ")
     condition, message = text.removeprefix("limit ").split(" | ", 1)
     # `and` would need the truth value of a symbol; separate requirements do not.
-    codes = [compiled(part) for part in condition.split(" and ")]
+    codes = [compile_expression(part) for part in condition.split(" and ")]
     pieces = re.split(r"\{([^}]*)\}", message)
-    holes = [compiled(hole) for hole in pieces[1::2]]
+    placeholders = [compile_expression(placeholder) for placeholder in pieces[1::2]]
 
-    def told(call: Call) -> str:
-        values = [shown(call.value(hole)) for hole in holes]
+    def message_for(call: Call) -> str:
+        values = [shown(call.value(placeholder)) for placeholder in placeholders]
         return "".join(a + b for a, b in zip(pieces[::2], [*values, ""], strict=True))
 
     def check(call: Call) -> None:
         for code in codes:
             if not (is_limit and call.has_symbols(code)):
-                call.require(call.value(code), lambda: told(call))
+                call.require(call.value(code), lambda: message_for(call))
 
     return check
 
 
-def _name(name: str, expression: str) -> Check:
+def _binding(name: str, expression: str) -> Check:
     """Compiles `name = expression`, which binds the name."""
-    code = compiled(expression)
+    code = compile_expression(expression)
 
     def check(call: Call) -> None:
         call.sizes[name] = call.value(code)
@@ -137,44 +137,49 @@ class OutputLine:
             text,
         )
         assert match is not None, text
-        self.dtype, self.like, self.otherwise = match[1], match[3], match[6]
-        self.dimensions = dimensions_of(match[2])
-        self.repeated = compiled(match[4]) if match[4] else None
-        self.wanted = compiled(match[5]) if match[5] else None
+        self.dtype, self.like, self.else_dtype = match[1], match[3], match[6]
+        self.dimensions = parse_dimensions(match[2])
+        self.repeat_count = compile_expression(match[4]) if match[4] else None
+        self.condition = compile_expression(match[5]) if match[5] else None
 
-    def make(self, call: Call, by_values: Callable[[], Any]) -> list[Tensor]:
+    def allocate(self, call: Call, new_dynamic_size: Callable[[], Any]) -> list[Tensor]:
         """Allocates the output, or one for each repetition of the line."""
-        if self.repeated:
-            return [self._one(call, by_values, i=i) for i in range(int(call.value(self.repeated)))]
-        return [self._one(call, by_values)]
+        if self.repeat_count:
+            return [
+                self._allocate_one(call, new_dynamic_size, i=i)
+                for i in range(int(call.value(self.repeat_count)))
+            ]
+        return [self._allocate_one(call, new_dynamic_size)]
 
-    def _one(self, call: Call, by_values: Callable[[], Any], **names: int) -> Tensor:
+    def _allocate_one(
+        self, call: Call, new_dynamic_size: Callable[[], Any], **names: int
+    ) -> Tensor:
         first = call.tensors()[0]
-        wanted = self.wanted is None or call.value(self.wanted)
-        if not wanted and not self.otherwise:
+        is_present = self.condition is None or call.value(self.condition)
+        if not is_present and not self.else_dtype:
             return torch.empty(0, dtype=call.dtype_of(self.dtype), device=first.device)
         call.sizes.update(names)
         shape: list[Any] = []
         for d in self.dimensions:
             if d.size == "...":
-                shape += call.many or ()
+                shape += call.leading_sizes or ()
             elif d.size == "?":
-                shape.append(by_values())
+                shape.append(new_dynamic_size())
             elif d.size not in call.missing:
                 assert d.code is not None
                 shape.append(call.value(d.code))
         call.require(
-            len(shape) <= MOST_DIMENSIONS,
-            lambda: f"a result must have at most {MOST_DIMENSIONS} dimensions",
+            len(shape) <= MAX_DIMENSIONS,
+            lambda: f"a result must have at most {MAX_DIMENSIONS} dimensions",
         )
         # A size of 0 counts as 1, as in contiguous strides.
         known = math.prod(max(1, size) for size in shape if isinstance(size, int))
-        call.require(known * MOST_BYTES < 2**63, lambda: f"a result of {list(shape)} is too large")
+        call.require(known * MAX_BYTES < 2**63, lambda: f"a result of {list(shape)} is too large")
         layout = torch.contiguous_format
         if self.like:
             like = call.arguments[self.like]
             layout = suggest_memory_format(like if isinstance(like, Tensor) else like[0])
-        dtype = call.dtype_of(self.dtype if wanted else self.otherwise)
+        dtype = call.dtype_of(self.dtype if is_present else self.else_dtype)
         return torch.empty(shape, dtype=dtype, device=first.device, memory_format=layout)
 
 
@@ -194,7 +199,7 @@ class Contract:
     outputs: list[OutputLine] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # keyword -> name of the op in messages
     rules: dict[str, str] = field(default_factory=dict)  # argument -> rule, for non-tensors
-    words: dict[str, list[str]] = field(default_factory=dict)  # argument -> keywords of its rule
+    keywords: dict[str, list[str]] = field(default_factory=dict)  # argument -> keywords of its rule
     public: dict[str, str] = field(default_factory=dict)  # argument -> that of the public function
     definitions: dict[str, str] = field(default_factory=dict)  # name -> expression
     tensor_lines: list[str] = field(default_factory=list)
@@ -203,9 +208,9 @@ class Contract:
     def read(self, line: str) -> None:
         """Parses and adds a line."""
         if line.startswith("called "):
-            name, _, words = line[7:].partition(" for ")
+            name, _, keywords = line[7:].partition(" for ")
             self.name = self.name if self.names else name
-            self.names |= dict.fromkeys(words.split(", ") if words else [], name)
+            self.names |= dict.fromkeys(keywords.split(", ") if keywords else [], name)
         elif line.startswith("-> "):
             # Only C++ needs the dtype that a host function computes in.
             text = re.sub(r" in [\w ]+(?= \[)", "", line[3:])
@@ -223,7 +228,7 @@ class Contract:
         else:
             name, expression = line.split(" = ", 1)
             self.definitions[name] = expression
-            self.checks.append(_name(name, expression))
+            self.checks.append(_binding(name, expression))
 
     def _read_argument(self, argument: str, text: str) -> None:
         is_tensor = " [" in text and not text.startswith("in [")
@@ -232,7 +237,7 @@ class Contract:
             self.tensor_lines.append(f"{argument}: {text}")
         else:
             self.rules[argument] = text
-            self.words[argument] = _words(text)
+            self.keywords[argument] = _keywords(text)
 
         def unless_missing(call: Call) -> None:
             if call.arguments[argument] is not None:
@@ -248,13 +253,13 @@ class Contract:
             check = check_list if "[]" in kind else check_dense
             check(self.name, name, arguments[name])
 
-    def explained(self, args: Sequence[Any], error: Exception) -> Exception:
+    def explain_error(self, args: Sequence[Any], error: Exception) -> Exception:
         """Returns the error for an argument of a wrong kind, or ``error`` if there is none."""
-        given = dict(zip(self.arguments, args, strict=False))
+        arguments = dict(zip(self.arguments, args, strict=False))
         try:
-            self.check_dense(given)
+            self.check_dense(arguments)
             if not str(error).startswith(f"detops.{self.name}:"):
-                self._check_values(given)
+                self._check_values(arguments)
         except RuntimeError as wrong:
             return wrong
         return error
@@ -263,16 +268,16 @@ class Contract:
         """Rejects values that PyTorch does not convert to the schema's number, bool or string."""
         for (name, value), kind in zip(arguments.items(), self.types, strict=False):
             base = kind.split("[")[0].removeprefix("Sym").rstrip("?").lower()
-            if base not in VALUES or kind.endswith("?") and value is None:
+            if base not in VALUE_TYPES or kind.endswith("?") and value is None:
                 continue
-            holds, one, several = VALUES[base]
+            accepts, singular, plural = VALUE_TYPES[base]
             is_pair = "[2]" in kind or name in self.public
             if "[" in kind and isinstance(value, (list, tuple)):
-                wrong, expected = [x for x in value if not holds(x)], several
+                wrong, expected = [x for x in value if not accepts(x)], plural
             elif "[]" in kind:
-                wrong, expected = [value], f"a list of {several}"
+                wrong, expected = [value], f"a list of {plural}"
             else:
-                wrong, expected = [] if holds(value) else [value], several if is_pair else one
+                wrong, expected = [] if accepts(value) else [value], plural if is_pair else singular
             if not wrong:
                 continue
             if is_pair and isinstance(wrong[0], (list, tuple)):
@@ -288,8 +293,8 @@ class Contract:
         Raises:
             RuntimeError: an argument is not what the contract says.
         """
-        words = [value for value in arguments.values() if isinstance(value, str)]
-        named = [self.names[word] for word in words if word in self.names]
+        strings = [value for value in arguments.values() if isinstance(value, str)]
+        named = [self.names[string] for string in strings if string in self.names]
         call = Call(named[0] if named else self.name, arguments)
         self.check_dense(arguments)
         for name in self.sizes:
@@ -297,22 +302,22 @@ class Contract:
             for size in value if isinstance(value, (list, tuple)) else [value]:
                 if isinstance(size, int):  # a bound on a symbol would restrict an exported program
                     call.require(
-                        size <= MOST_SIZE,
-                        lambda: f"{name} must be at most {MOST_SIZE}, got {shown(value)}",  # noqa: B023
+                        size <= MAX_SIZE,
+                        lambda: f"{name} must be at most {MAX_SIZE}, got {shown(value)}",  # noqa: B023
                     )
         for check in self.checks:
             check(call)
         return call
 
-    def check_word(self, argument: str, word: str) -> None:
+    def check_keyword(self, argument: str, keyword: str) -> None:
         """Validates a keyword of a composite op, which never reaches C++.
 
         Raises:
             ValueError: the contract does not list the keyword.
         """
-        if word not in self.words[argument]:
+        if keyword not in self.keywords[argument]:
             rule = self.rules[argument]
-            raise ValueError(f"detops.{self.name}: {argument} must be {rule}, got {shown(word)}")
+            raise ValueError(f"detops.{self.name}: {argument} must be {rule}, got {shown(keyword)}")
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns the arguments of a call by name, with defaults for those it omits."""
@@ -323,22 +328,22 @@ class Contract:
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the op's outputs for tensors without memory."""
         call = self.check(self.bind(*args, **kwargs))
-        found: list[Any] = []  # one symbol for all outputs of a call
+        dynamic_sizes: list[Any] = []  # one symbol for all outputs of a call
 
-        def by_values() -> Any:
-            if not found:
+        def new_dynamic_size() -> Any:
+            if not dynamic_sizes:
                 try:
                     context = torch.library.get_ctx()
                 except RuntimeError:  # meta tensors have no context, unlike fake ones
                     name = next(iter(self.tensors))
                     raise NotImplementedError(
-                        f"detops.{call.name}: {name} on meta has no values, which decide the size "
-                        "of the result"
+                        f"detops.{call.name}: {name} must have values, which determine the size of "
+                        "the result, got a meta tensor"
                     ) from None
-                found.append(context.new_dynamic_size(max=MOST_ELEMENTS))
-            return found[0]
+                dynamic_sizes.append(context.new_dynamic_size(max=MAX_ELEMENTS))
+            return dynamic_sizes[0]
 
-        outputs = [x for line in self.outputs for x in line.make(call, by_values)]
+        outputs = [x for line in self.outputs for x in line.allocate(call, new_dynamic_size)]
         if self.returns == -1:
             return outputs
         return outputs[0] if self.returns == 1 else tuple(outputs[: self.returns])
@@ -353,30 +358,43 @@ def read(text: str) -> dict[str, Contract]:
     contracts: dict[str, Contract] = {}
     checks: dict[str, list[str]] = {}  # group or op -> lines
     names: list[str] = []  # groups and ops that the next lines belong to
-    below = False
+    in_body = False
     for line in _lines(text):
         if not line.startswith(" "):
-            names = [] if below else names
-            below = False
+            names = [] if in_body else names
+            in_body = False
             if line.startswith("group "):
                 names.append(line[6:])
                 checks[line[6:]] = []
                 continue
-            heads, formals, result = re.fullmatch(r"([\w, ]+)\((.*)\) -> (.*)", line).groups()  # type: ignore[union-attr]
-            typed = [f.split("=")[0].split() for f in re.split(r", (?![^\[]*\])", formals) if f]
+            ops, formals, result = re.fullmatch(r"([\w, ]+)\((.*)\) -> (.*)", line).groups()  # type: ignore[union-attr]
+            declarations = [
+                f.split("=")[0].split() for f in re.split(r", (?![^\[]*\])", formals) if f
+            ]
             returns = (
                 -1 if result.endswith("[]") else len([r for r in result.split(",") if r != "()"])
             )
-            sizes = [words[-1] for words in typed if words[0].startswith("SymInt")]
-            tensors = {words[-1]: words[0] for words in typed if words[0].startswith("Tensor")}
-            types, arguments = [words[0] for words in typed], [words[-1] for words in typed]
-            for op in heads.split(", "):
+            sizes = [
+                declaration[-1]
+                for declaration in declarations
+                if declaration[0].startswith("SymInt")
+            ]
+            tensors = {
+                declaration[-1]: declaration[0]
+                for declaration in declarations
+                if declaration[0].startswith("Tensor")
+            }
+            types, arguments = (
+                [declaration[0] for declaration in declarations],
+                [declaration[-1] for declaration in declarations],
+            )
+            for op in ops.split(", "):
                 schema = f"{op}({formals}) -> {result}"
                 contracts[op] = Contract(schema, op, op, arguments, types, tensors, sizes, returns)
                 checks[op] = []
                 names.append(op)
             continue
-        below = True
+        in_body = True
         line = line.strip()
         used = line[4:].split(", ") if line.startswith("use ") else []
         for each in [each for name in used for each in checks[name]] if used else [line]:

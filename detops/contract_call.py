@@ -17,7 +17,7 @@ FLOAT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGER = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DISCRETE = (*INTEGER, torch.bool, torch.uint16, torch.uint32, torch.uint64)
 # The members of each class of dtypes, and its description in messages.
-CLASSES: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
+DTYPE_CLASSES: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
     "float": (FLOAT.__contains__, "float32, float64, float16 or bfloat16"),
     "integer": (INTEGER.__contains__, "int64, int32, int16, int8 or uint8"),
     "numbers": (
@@ -32,8 +32,8 @@ CLASSES: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
     "mask": ((torch.bool, torch.uint8).__contains__, "bool or uint8"),
     "any": (lambda dtype: True, ""),
 }
-MOST_SIZE = 2**31 - 1
-MOST_CHARACTERS = 80  # of a value in a message
+MAX_SIZE = 2**31 - 1
+MAX_CHARACTERS = 80  # of a value in a message
 
 
 def _is_number(x: Any) -> bool:
@@ -50,7 +50,7 @@ def _is_integer(x: Any) -> bool:
 
 # For each schema type of numbers or text: a predicate for the values that PyTorch converts to it,
 # and its name in messages, singular and plural.
-VALUES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+VALUE_TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "int": (_is_integer, "a 64-bit integer", "64-bit integers"),
     "float": (_is_number, "a number", "numbers"),
     "bool": (lambda x: _is_number(x) or "bool" in type(x).__name__, "a bool", "bools"),
@@ -58,7 +58,7 @@ VALUES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 }
 
 
-def compiled(text: str) -> CodeType:
+def compile_expression(text: str) -> CodeType:
     """Compiles an expression."""
     return compile(text.strip(), "csrc/contract/*.contract", "eval")
 
@@ -69,20 +69,20 @@ class Dimension:
 
     size: str
     code: CodeType | None
-    least: int
+    minimum: int
     optional: bool
 
 
-def dimensions_of(text: str) -> list[Dimension]:
+def parse_dimensions(text: str) -> list[Dimension]:
     """Parses the sizes between the brackets of a shape."""
-    found = []
+    dimensions = []
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text):
-        size, _, least = part.strip().partition(" >= ")
+        size, _, minimum = part.strip().partition(" >= ")
         optional = size.endswith("?") and size != "?"
         size = size.removesuffix("?") if optional else size
-        code = None if size in ("...", "_", "?") else compiled(size)
-        found.append(Dimension(size, code, int(least or 0), optional))
-    return found
+        code = None if size in ("...", "_", "?") else compile_expression(size)
+        dimensions.append(Dimension(size, code, int(minimum or 0), optional))
+    return dimensions
 
 
 class Call:
@@ -93,8 +93,8 @@ class Call:
         self.arguments = arguments
         self.sizes: dict[str, Any] = {}
         self.missing: set[str] = set()
-        self.many: tuple[Any, ...] | None = None
-        self.first: tuple[str, Tensor] | None = None
+        self.leading_sizes: tuple[Any, ...] | None = None
+        self.first_tensor: tuple[str, Tensor] | None = None
         self.broken_bound = ""  # what messages append to sizes with bounds
         self.functions = {
             "len": lambda x: len(x),
@@ -123,46 +123,51 @@ class Call:
     ) -> str:
         """Formats a shape: known sizes as numbers, without dimensions that other tensors lack."""
 
-        def pattern(all_of_them: bool) -> str:
+        def format_dimensions(with_optional: bool) -> str:
             sizes: list[str] = []
             for d in dimensions:
-                if d.optional and not all_of_them or d.size in missing:
+                if d.optional and not with_optional or d.size in missing:
                     continue
                 if d.size == "..." and d.size in known:
-                    sizes += map(str, self.many or ())
+                    sizes += map(str, self.leading_sizes or ())
                 elif d.size in known:
                     sizes.append(str(known[d.size]))
                 elif d.code is None or d.size.isidentifier() and d.size not in self.arguments:
-                    bound = self.broken_bound if d.least else ""
-                    sizes.append(d.size + bound.format(d.least))
+                    bound = self.broken_bound if d.minimum else ""
+                    sizes.append(d.size + bound.format(d.minimum))
                 else:
                     sizes.append(str(self.value(d.code)))
             return f"[{', '.join(sizes)}]"
 
-        whole, some = pattern(True), pattern(False)
-        return whole if whole == some else f"{some} or {whole}"
+        full, short = format_dimensions(True), format_dimensions(False)
+        return full if full == short else f"{short} or {full}"
 
     def shape(self, name: str, x: Tensor, dimensions: list[Dimension]) -> None:
         """Checks a tensor's shape, and binds the names that have no size yet."""
-        known = self.sizes | ({} if self.many is None else {"...": None})
-        lacking = set(self.missing)
+        known = self.sizes | ({} if self.leading_sizes is None else {"...": None})
+        missing_before = set(self.missing)
 
         def message() -> str:
-            shape = self.expected(dimensions, known, lacking)
+            shape = self.expected(dimensions, known, missing_before)
             return f"{name} must be {shape}, got {list(x.shape)}"
 
-        some = [d for d in dimensions if d.size != "..."]
-        missing = any(d.optional for d in dimensions) and x.dim() == len(some) - 1
-        free = len(some) < len(dimensions)
-        self.require(x.dim() >= len(some) if free else missing or x.dim() == len(some), message)
+        fixed = [d for d in dimensions if d.size != "..."]
+        missing = any(d.optional for d in dimensions) and x.dim() == len(fixed) - 1
+        has_leading_sizes = len(fixed) < len(dimensions)
+        self.require(
+            x.dim() >= len(fixed) if has_leading_sizes else missing or x.dim() == len(fixed),
+            message,
+        )
         sizes = iter(x.shape)
         for d in dimensions:
             if d.size == "...":
-                found = tuple(next(sizes) for _ in range(x.dim() - len(some)))
-                self.require(self.many is None or len(found) == len(self.many), message)
-                for a, b in zip(found, self.many or found, strict=True):
+                leading = tuple(next(sizes) for _ in range(x.dim() - len(fixed)))
+                self.require(
+                    self.leading_sizes is None or len(leading) == len(self.leading_sizes), message
+                )
+                for a, b in zip(leading, self.leading_sizes or leading, strict=True):
                     self.require(a == b, message)
-                self.many = self.many or found
+                self.leading_sizes = self.leading_sizes or leading
                 continue
             if d.optional and missing:
                 self.require(d.size not in self.sizes, message)
@@ -170,12 +175,12 @@ class Call:
                 continue
             self.require(d.size not in self.missing, message)
             size = next(sizes)
-            if d.least:
+            if d.minimum:
                 if isinstance(size, int):
-                    small, large = size < d.least, size > MOST_SIZE
-                    self.broken_bound = " >= {}" if small else f" <= {MOST_SIZE}" if large else ""
+                    small, large = size < d.minimum, size > MAX_SIZE
+                    self.broken_bound = " >= {}" if small else f" <= {MAX_SIZE}" if large else ""
                     self.require(not large, message)
-                self.require(size >= d.least, message)
+                self.require(size >= d.minimum, message)
             if d.code is None:
                 continue
             if d.size in self.sizes or d.size in self.arguments or not d.size.isidentifier():
@@ -185,18 +190,18 @@ class Call:
 
     def dtype_of(self, text: str) -> torch.dtype:
         """Returns the dtype that `as x`, `wide x y` or `int64` stands for."""
-        how, *names = text.split()
-        if how not in ("as", "wide"):
-            return getattr(torch, how)
-        found = None
+        keyword, *names = text.split()
+        if keyword not in ("as", "wide"):
+            return getattr(torch, keyword)
+        promoted = None
         for name in names:
             x = self.arguments.get(name)
             if isinstance(x, (list, tuple)):
                 x = x[0]
             dtype = self.tensors()[0].dtype if x is None else x.dtype
-            found = dtype if found is None else torch.promote_types(found, dtype)
-        assert found is not None
-        return torch.promote_types(found, torch.float32) if how == "wide" else found
+            promoted = dtype if promoted is None else torch.promote_types(promoted, dtype)
+        assert promoted is not None
+        return torch.promote_types(promoted, torch.float32) if keyword == "wide" else promoted
 
     def tensors(self) -> list[Tensor]:
         """Returns all tensors among the arguments."""
@@ -208,33 +213,33 @@ class Call:
 
     def dtype(self, name: str, x: Tensor, text: str) -> None:
         """Checks a tensor's dtype."""
-        if text in CLASSES:
-            holds, words = CLASSES[text]
-            expected = f"be {words}"
-            right = holds(x.dtype)
+        if text in DTYPE_CLASSES:
+            accepts, description = DTYPE_CLASSES[text]
+            expected = f"be {description}"
+            is_accepted = accepts(x.dtype)
         else:
-            wanted = self.dtype_of(text)
-            right = x.dtype == wanted
-            expected = f"be {dtype_name(wanted)}"
+            required = self.dtype_of(text)
+            is_accepted = x.dtype == required
+            expected = f"be {dtype_name(required)}"
             if text.startswith("as "):
-                expected = f"have the dtype of {text[3:]} ({dtype_name(wanted)})"
-        self.require(right, lambda: f"{name} must {expected}, got {dtype_name(x.dtype)}")
+                expected = f"have the dtype of {text[3:]} ({dtype_name(required)})"
+        self.require(is_accepted, lambda: f"{name} must {expected}, got {dtype_name(x.dtype)}")
 
     def same_dtype(self, name: str, x: Tensor, first: Tensor) -> None:
         """Checks that a tensor of a list has the dtype of the first."""
-        shared, found = dtype_name(first.dtype), dtype_name(x.dtype)
+        expected, got = dtype_name(first.dtype), dtype_name(x.dtype)
         self.require(
-            x.dtype == first.dtype, lambda: f"{name} must share one dtype ({shared}), got {found}"
+            x.dtype == first.dtype, lambda: f"{name} must share one dtype ({expected}), got {got}"
         )
 
-    def device(self, name: str, x: Tensor, on_cpu_too: bool) -> None:
+    def device(self, name: str, x: Tensor, allow_cpu: bool) -> None:
         """Checks that a tensor is on the device of the first, or on the CPU if allowed."""
-        if self.first is None:
-            self.first = name, x
-        first, other = self.first
-        or_on_cpu = " or on the CPU" if on_cpu_too else ""
+        if self.first_tensor is None:
+            self.first_tensor = name, x
+        first, other = self.first_tensor
+        or_on_cpu = " or on the CPU" if allow_cpu else ""
         self.require(
-            x.device == other.device or on_cpu_too and x.device.type == "cpu",
+            x.device == other.device or allow_cpu and x.device.type == "cpu",
             lambda: (
                 f"{name} must be on the device of {first} ({other.device}){or_on_cpu}, "
                 f"got {x.device}"
@@ -300,8 +305,8 @@ def shown(value: Any) -> str:
     elif isinstance(value, Tensor):
         text = str(list(value.shape))
     elif isinstance(value, (list, tuple)):
-        text = f"[{', '.join(map(shown, value[:MOST_CHARACTERS]))}]"
+        text = f"[{', '.join(map(shown, value[:MAX_CHARACTERS]))}]"
     else:
         text = str(value)
-    cut = text[:MOST_CHARACTERS].replace("\0", "\\0")
-    return cut if len(text) <= MOST_CHARACTERS else f"{cut}..."
+    cut = text[:MAX_CHARACTERS].replace("\0", "\\0")
+    return cut if len(text) <= MAX_CHARACTERS else f"{cut}..."

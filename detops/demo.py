@@ -24,7 +24,7 @@ from .engine import Detector, coco_metrics
 from .engine.evaluate import to_coco
 from .visualize import PALETTE, TRUTH_COLOUR, draw_detections, with_legend
 
-SHOWN_SCORE = 0.5
+SCORE_THRESHOLD = 0.5
 SECONDS_PER_CASE = 1.0
 REPEATS = (3, 25)  # minimum and maximum
 TOLERANCE = 1e-4
@@ -34,12 +34,12 @@ Call = Callable[[], Any]
 
 @dataclass
 class Case:
-    """One computation in detops and in torchvision, and the reference for the result."""
+    """One computation in detops and in the baseline, torchvision, and the reference result."""
 
     name: str
     ours: Call
-    theirs: Call
-    reference: Call | None = None  # theirs by default
+    baseline: Call
+    reference: Call | None = None  # the baseline by default
 
 
 def run(output: Path, weights: Path, console: Console) -> None:
@@ -52,39 +52,43 @@ def run(output: Path, weights: Path, console: Console) -> None:
     """
     dataset = CocoDetection(TREE_CROWNS / "val.json")
     detector = Detector.from_checkpoint(weights)
-    began = time.perf_counter()
-    found = detector.detect(dataset.image_path(0))
-    seconds = time.perf_counter() - began
-    console.print(_rating(found, dataset, seconds))
+    start = time.perf_counter()
+    detections = detector.detect(dataset.image_path(0))
+    seconds = time.perf_counter() - start
+    console.print(_metrics_table(detections, dataset, seconds))
 
-    shown = found["scores"] >= SHOWN_SCORE
+    shown = detections["scores"] >= SCORE_THRESHOLD
     truth = dataset.target(0)["boxes"]
-    picture = draw_detections(
-        dataset.image_path(0), found["boxes"][shown], found["scores"][shown], ground_truth=truth
+    drawing = draw_detections(
+        dataset.image_path(0),
+        detections["boxes"][shown],
+        detections["scores"][shown],
+        ground_truth=truth,
     )
     legend = {
-        f"found, with a score of at least {SHOWN_SCORE}": PALETTE[0],
-        "marked by people": TRUTH_COLOUR,
+        f"detected, with a score of at least {SCORE_THRESHOLD}": PALETTE[0],
+        "annotated": TRUTH_COLOUR,
     }
     output.parent.mkdir(parents=True, exist_ok=True)
-    with_legend(picture, legend).save(output)
+    with_legend(drawing, legend).save(output)
 
     cases = _cases()
     if cases:
-        console.print(_timings(cases))
+        console.print(_timings_table(cases))
     else:
-        console.print("torchvision is not installed: nothing to time the operators against")
+        console.print("torchvision is not installed, so the operators are not timed")
     console.print(str(output.resolve()))
 
 
-def _rating(found: dict[str, Any], dataset: CocoDetection, seconds: float) -> Table:
-    detections = to_coco(found, dataset.images[0]["id"], dataset.category_ids)
-    metrics = coco_metrics(dataset.ground_truth(), detections)
+def _metrics_table(detections: dict[str, Any], dataset: CocoDetection, seconds: float) -> Table:
+    coco_detections = to_coco(detections, dataset.images[0]["id"], dataset.category_ids)
+    metrics = coco_metrics(dataset.ground_truth(), coco_detections)
     title = f"Tree crowns in {dataset.image_path(0).name}"
     table = Table(title=title, show_header=False)
-    table.add_row("marked by people", str(metrics["objects"]))
+    table.add_row("annotated", str(metrics["objects"]))
     table.add_row(
-        f"found, score at least {SHOWN_SCORE}", str(int((found["scores"] >= SHOWN_SCORE).sum()))
+        f"detected, score at least {SCORE_THRESHOLD}",
+        str(int((detections["scores"] >= SCORE_THRESHOLD).sum())),
     )
     table.add_row("AP50", f"{metrics['AP50']:.3f}")
     table.add_row("AP (IoU 0.50 to 0.95)", f"{metrics['AP']:.3f}")
@@ -93,7 +97,7 @@ def _rating(found: dict[str, Any], dataset: CocoDetection, seconds: float) -> Ta
     return table
 
 
-def _timings(cases: list[Case]) -> Table:
+def _timings_table(cases: list[Case]) -> Table:
     threads = torch.get_num_threads()
     table = Table(title=f"Operators, milliseconds (median, CPU, {threads} threads for both)")
     table.add_column("operator", no_wrap=True)
@@ -101,41 +105,41 @@ def _timings(cases: list[Case]) -> Table:
         table.add_column(column, justify="right")
     for case in cases:
         result = case.ours()
-        same = _same(result, (case.reference or case.theirs)())
-        ours, theirs = _medians(case.ours, case.theirs)
+        same = _equal(result, (case.reference or case.baseline)())
+        ours, baseline = _medians(case.ours, case.baseline)
         table.add_row(
             case.name,
             f"{ours * 1e3:.2f}",
-            f"{theirs * 1e3:.2f}",
-            f"{theirs / ours:.1f}x",
+            f"{baseline * 1e3:.2f}",
+            f"{baseline / ours:.1f}x",
             "yes" if same else "no",
         )
     return table
 
 
-def _medians(ours: Call, theirs: Call) -> tuple[float, float]:
+def _medians(ours: Call, baseline: Call) -> tuple[float, float]:
     """Returns the median seconds of each, timed in turn to expose both to the same load."""
     times: tuple[list[float], list[float]] = ([], [])
-    began = time.perf_counter()
-    least, most = REPEATS
-    while len(times[0]) < most:
-        if len(times[0]) >= least and time.perf_counter() - began > SECONDS_PER_CASE:
+    start = time.perf_counter()
+    minimum, maximum = REPEATS
+    while len(times[0]) < maximum:
+        if len(times[0]) >= minimum and time.perf_counter() - start > SECONDS_PER_CASE:
             break
-        for call, taken in zip((ours, theirs), times, strict=True):
-            start = time.perf_counter()
+        for call, durations in zip((ours, baseline), times, strict=True):
+            call_start = time.perf_counter()
             call()
-            taken.append(time.perf_counter() - start)
+            durations.append(time.perf_counter() - call_start)
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def _same(ours: Tensor, theirs: Tensor) -> bool:
+def _equal(ours: Tensor, baseline: Tensor) -> bool:
     """Compares indices exactly, and floats within the tolerance relative to the largest value."""
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+    if ours.shape != baseline.shape or ours.dtype != baseline.dtype:
         return False
     if not ours.is_floating_point():
-        return torch.equal(ours, theirs)
-    scale = max(1.0, float(theirs.abs().max())) if theirs.numel() else 1.0
-    return bool(((ours - theirs).abs() <= TOLERANCE * scale).all())
+        return torch.equal(ours, baseline)
+    scale = max(1.0, float(baseline.abs().max())) if baseline.numel() else 1.0
+    return bool(((ours - baseline).abs() <= TOLERANCE * scale).all())
 
 
 def _cases() -> list[Case]:
@@ -157,28 +161,28 @@ def _box_cases(vision: Any) -> list[Case]:
     generator = torch.Generator().manual_seed(0)
     boxes = _random_boxes(generator, 10_000, 1333, 800)
     scores = torch.rand(10_000, generator=generator)
-    some, some_scores = boxes[:8000], scores[:8000]
+    subset, subset_scores = boxes[:8000], scores[:8000]
     classes = torch.randint(80, (8000,), generator=generator)
 
-    def class_by_class() -> Tensor:
+    def nms_per_class() -> Tensor:
         kept = []
         for label in range(80):
             index = (classes == label).nonzero().squeeze(1)
-            kept.append(index[vision.nms(some[index], some_scores[index], 0.5)])
-        together = torch.cat(kept).sort().values
-        return together[some_scores[together].argsort(descending=True, stable=True)]
+            kept.append(index[vision.nms(subset[index], subset_scores[index], 0.5)])
+        merged = torch.cat(kept).sort().values
+        return merged[subset_scores[merged].argsort(descending=True, stable=True)]
 
     cases = []
     for count in (1000, 10_000):
         first, first_scores = boxes[:count], scores[:count]
-        ours, theirs = (partial(op, first, first_scores, 0.5) for op in (detops.nms, vision.nms))
-        cases.append(Case(f"nms, {count:,} boxes", ours, theirs))
+        ours, baseline = (partial(op, first, first_scores, 0.5) for op in (detops.nms, vision.nms))
+        cases.append(Case(f"nms, {count:,} boxes", ours, baseline))
     cases.append(
         Case(
             "batched_nms, 8,000, 80 classes",
-            lambda: detops.batched_nms(some, some_scores, classes, 0.5),
-            lambda: vision.batched_nms(some, some_scores, classes, 0.5),
-            class_by_class,
+            lambda: detops.batched_nms(subset, subset_scores, classes, 0.5),
+            lambda: vision.batched_nms(subset, subset_scores, classes, 0.5),
+            nms_per_class,
         )
     )
     first, second = boxes[:2000], boxes[2000:4000]
@@ -201,21 +205,23 @@ def _roi_cases(vision: Any) -> list[Case]:
         features = features.contiguous(memory_format=memory_format).requires_grad_()
         boxes = [_random_boxes(generator, 128, 1333, 800) for _ in range(2)]
 
-        settings = (features, boxes, 7, 1 / 16, 2, True)
-        for name, way in (("forward", _forward), ("backward", _backward)):
-            ours, theirs = (way(op, settings) for op in (detops.roi_align, vision.roi_align))
-            cases.append(Case(f"roi_align {name}, {layout}", ours, theirs))
+        arguments = (features, boxes, 7, 1 / 16, 2, True)
+        for name, make_call in (("forward", _forward), ("backward", _backward)):
+            ours, baseline = (
+                make_call(op, arguments) for op in (detops.roi_align, vision.roi_align)
+            )
+            cases.append(Case(f"roi_align {name}, {layout}", ours, baseline))
     return cases
 
 
-def _forward(op: Callable[..., Tensor], settings: tuple) -> Call:
-    return lambda: op(*settings).detach()
+def _forward(op: Callable[..., Tensor], arguments: tuple) -> Call:
+    return lambda: op(*arguments).detach()
 
 
-def _backward(op: Callable[..., Tensor], settings: tuple) -> Call:
-    pooled = op(*settings)
+def _backward(op: Callable[..., Tensor], arguments: tuple) -> Call:
+    pooled = op(*arguments)
     gradient = torch.linspace(-1, 1, pooled.numel()).view_as(pooled)
-    return lambda: torch.autograd.grad(pooled, settings[0], gradient, retain_graph=True)[0]
+    return lambda: torch.autograd.grad(pooled, arguments[0], gradient, retain_graph=True)[0]
 
 
 def _pyramid_cases(vision: Any) -> list[Case]:
@@ -224,12 +230,12 @@ def _pyramid_cases(vision: Any) -> list[Case]:
         str(i): torch.randn(1, 256, 200 >> i, 336 >> i, generator=generator) for i in range(4)
     }
     boxes = [_random_boxes(generator, 500, 1333, 800)]
-    settings = ([*levels], 7, 2)
-    ours, theirs = detops.MultiScaleRoIAlign(*settings), vision.MultiScaleRoIAlign(*settings)
+    arguments = ([*levels], 7, 2)
+    ours, baseline = detops.MultiScaleRoIAlign(*arguments), vision.MultiScaleRoIAlign(*arguments)
     return [
         Case(
             "MultiScaleRoIAlign, 500 boxes",
             lambda: ours(levels, boxes, [(800, 1333)]),
-            lambda: theirs(levels, boxes, [(800, 1333)]),
+            lambda: baseline(levels, boxes, [(800, 1333)]),
         )
     ]

@@ -12,14 +12,14 @@ from rich.table import Table
 
 from .data import Shapes
 from .engine import Detector, evaluate
-from .visualize import colour_of, draw_detections, with_legend
+from .visualize import class_colour, draw_detections, with_legend
 
 # Test photographs, and a seed that neither training nor its evaluation uses.
-UNSEEN: dict[str, Any] = {"split": "test", "seed": 2024}
-PICTURE: dict[str, Any] = {"size": (400, 600), "objects": 10}
-PICTURE_INDEX = 26
-RATED_IMAGES, RATED_SIZE = 50, 160
-SHOWN_SCORE = 0.5
+TEST_SPLIT: dict[str, Any] = {"split": "test", "seed": 2024}
+SCENE: dict[str, Any] = {"size": (400, 600), "objects": 10}
+SCENE_INDEX = 26
+EVALUATED_IMAGES, EVALUATED_SIZE = 50, 160
+SCORE_THRESHOLD = 0.5
 
 
 def run(output: Path, weights: Path, console: Console) -> None:
@@ -31,32 +31,32 @@ def run(output: Path, weights: Path, console: Console) -> None:
         console: prints the table, and the image's path on the last line.
     """
     detector = Detector.from_checkpoint(weights)
-    scene = Shapes(length=PICTURE_INDEX + 1, **PICTURE, **UNSEEN)
-    image = scene.image(PICTURE_INDEX)
-    began = time.perf_counter()
-    found = detector.detect(image, SHOWN_SCORE)
-    seconds = time.perf_counter() - began
-    picture = draw_detections(
+    scene = Shapes(length=SCENE_INDEX + 1, **SCENE, **TEST_SPLIT)
+    image = scene.image(SCENE_INDEX)
+    start = time.perf_counter()
+    detections = detector.detect(image, SCORE_THRESHOLD)
+    seconds = time.perf_counter() - start
+    drawing = draw_detections(
         image,
-        found["boxes"],
-        found["scores"],
-        found["labels"],
-        found["names"],
-        masks=found.get("masks"),
+        detections["boxes"],
+        detections["scores"],
+        detections["labels"],
+        detections["names"],
+        masks=detections.get("masks"),
     )
-    seen = sorted(set(zip(found["labels"].tolist(), found["names"], strict=True)))
+    classes = sorted(set(zip(detections["labels"].tolist(), detections["names"], strict=True)))
     output.parent.mkdir(parents=True, exist_ok=True)
-    with_legend(picture, {name: colour_of(label) for label, name in seen}).save(output)
+    with_legend(drawing, {name: class_colour(label) for label, name in classes}).save(output)
 
-    metrics = evaluate(detector, Shapes(length=RATED_IMAGES, size=RATED_SIZE, **UNSEEN))
+    metrics = evaluate(detector, Shapes(length=EVALUATED_IMAGES, size=EVALUATED_SIZE, **TEST_SPLIT))
     table = Table(title="Shapes on photographs not seen in training", show_header=False)
-    table.add_row("shapes in the picture", str(len(scene.target(PICTURE_INDEX)["labels"])))
-    table.add_row(f"found, score at least {SHOWN_SCORE}", str(len(found["scores"])))
+    table.add_row("shapes in the image", str(len(scene.target(SCENE_INDEX)["labels"])))
+    table.add_row(f"detected, score at least {SCORE_THRESHOLD}", str(len(detections["scores"])))
     table.add_row("time", f"{seconds:.2f} s")
-    table.add_row("images rated", f"{metrics['images']}, {metrics['objects']} shapes")
-    for name, rated in (("box", metrics), ("mask", metrics.get("segm", {}))):
+    table.add_row("images evaluated", f"{metrics['images']}, {metrics['objects']} shapes")
+    for name, results in (("box", metrics), ("mask", metrics.get("segm", {}))):
         for key in ("AP50", "AP"):
-            value = rated.get(key)
+            value = results.get(key)
             table.add_row(f"{name} {key}", "-" if value is None else f"{value:.3f}")
     console.print(table)
     console.print(str(output.resolve()))

@@ -23,11 +23,11 @@ def choose_device(device: str | torch.device | None = None) -> torch.device:
     if device is None:
         return torch.device("cuda" if count else "cpu")
     try:
-        place = torch.device(device)
+        chosen = torch.device(device)
     except RuntimeError:
-        place = None
-    if place is None or place.type not in ("cpu", "cuda"):
+        chosen = None
+    if chosen is None or chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device: expected cpu, cuda or cuda:<number>, got {str(device)!r}")
-    if place.type == "cuda" and (place.index or 0) >= count:
-        raise ValueError(f"device: expected one of the {count} CUDA devices there are, got {place}")
-    return place
+    if chosen.type == "cuda" and (chosen.index or 0) >= count:
+        raise ValueError(f"device: expected one of {count} CUDA devices, got {chosen}")
+    return chosen

@@ -25,11 +25,11 @@ from .device import choose_device
 
 T = TypeVar("T")
 
-PATIENCE = 600  # seconds that the first process waits for the others
-FOR_EVER = timedelta(days=365)
+JOIN_TIMEOUT = 600  # seconds that the first process waits for the others
+NO_TIMEOUT = timedelta(days=365)
 
 _store: dist.Store | None = None  # shared by all processes
-_meetings = itertools.count()  # equal in all processes, because all make the same calls
+_call_ids = itertools.count()  # equal in all processes, because all make the same calls
 
 
 @contextmanager
@@ -54,21 +54,21 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
         ...     device, world_size()
         (device(type='cpu'), 1)
     """
-    together = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    place = choose_device(device)
-    if not together or dist.is_initialized():
-        yield place
+    is_distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    chosen = choose_device(device)
+    if not is_distributed or dist.is_initialized():
+        yield chosen
         return
-    if place.type == "cuda":
-        place = _own_cuda_device(place)
-        torch.cuda.set_device(place)
+    if chosen.type == "cuda":
+        chosen = _local_cuda_device(chosen)
+        torch.cuda.set_device(chosen)
     global _store
-    store, rank, size = _fresh_store()
+    store, rank, size = _new_store()
     _store = store
-    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
-        yield place
+        yield chosen
         # All processes leave together. One that exits right after its last message can abort: a
         # thread may still hold the message's tensors while the interpreter shuts down.
         dist.barrier()
@@ -77,7 +77,7 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
         dist.destroy_process_group()
 
 
-def _fresh_store() -> tuple[dist.Store, int, int]:
+def _new_store() -> tuple[dist.Store, int, int]:
     """Returns a fresh part of the shared store, the rank and the number of processes.
 
     torchrun keeps one store over all restarts. Processes that read addresses left there by an
@@ -87,12 +87,12 @@ def _fresh_store() -> tuple[dist.Store, int, int]:
     the name stored under that number, and confirms it.
     """
     store, rank, size = next(rendezvous("env://"))
-    name = mine = uuid.uuid4().hex
+    name = token = uuid.uuid4().hex
     if rank > 0:
-        store.set(f"process {rank}", mine)
-        name = store.get(f"name for {mine}").decode()
+        store.set(f"process {rank}", token)
+        name = store.get(f"name for {token}").decode()
         store.set(f"{name} confirmed by {rank}", "")
-    missing, deadline = set(range(1, size)) if rank == 0 else set(), time.monotonic() + PATIENCE
+    missing, deadline = set(range(1, size)) if rank == 0 else set(), time.monotonic() + JOIN_TIMEOUT
     while missing:
         for other in tuple(missing):
             if store.check([f"process {other}"]):
@@ -100,19 +100,21 @@ def _fresh_store() -> tuple[dist.Store, int, int]:
             if store.check([f"{name} confirmed by {other}"]):
                 missing.remove(other)
         if missing and time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(missing)} of {size} have not come")
+            raise TimeoutError(f"ranks {sorted(missing)} of {size} did not join")
         time.sleep(0.02)
     return dist.PrefixStore(name, store), rank, size
 
 
-def _own_cuda_device(wanted: torch.device) -> torch.device:
+def _local_cuda_device(requested: torch.device) -> torch.device:
     local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if wanted.index is not None:
-        raise ValueError(f"device: expected cuda, one for each of several processes, got {wanted}")
+    if requested.index is not None:
+        raise ValueError(
+            f"device: expected cuda without a number for several processes, got {requested}"
+        )
     if local >= count:
         raise ValueError(
-            f"device: process {local} of this machine needs a CUDA device of its own, there are "
-            f"{count}: start fewer processes, or ask for cpu"
+            f"device: process {local} of this machine needs its own CUDA device, but there are "
+            f"{count}: start fewer processes, or use cpu"
         )
     return torch.device("cuda", local)
 
@@ -182,7 +184,7 @@ def gather_objects(value: T) -> list[T]:
     return values if is_main() else []
 
 
-def shares(count: int, size: int) -> Iterator[range]:
+def distribute_chunks(count: int, size: int) -> Iterator[range]:
     """Distributes 0, ..., count - 1 among the processes: each gets more when it is ready.
 
     A process that has finished waits for the others, however long they take.
@@ -191,21 +193,21 @@ def shares(count: int, size: int) -> Iterator[range]:
         count: how many numbers there are; equal in all processes.
         size: how many numbers a process gets at a time.
 
-    >>> list(shares(5, 2))
+    >>> list(distribute_chunks(5, 2))
     [range(0, 2), range(2, 4), range(4, 5)]
     """
-    store, name = _store, f"shares {next(_meetings)}"
+    store, name = _store, f"chunks {next(_call_ids)}"
 
-    def take() -> int:
-        return store.add(name, size) - size if store else next(alone)
+    def claim() -> int:
+        return store.add(name, size) - size if store else next(local_counter)
 
-    alone = itertools.count(0, size)
-    while (start := take()) < count:
+    local_counter = itertools.count(0, size)
+    while (start := claim()) < count:
         yield range(start, min(start + size, count))
     if store:
         store.set(f"{name} done by {rank()}", "")
         # Not a barrier, which may time out before a long video ends.
-        store.wait([f"{name} done by {each}" for each in range(world_size())], FOR_EVER)
+        store.wait([f"{name} done by {each}" for each in range(world_size())], NO_TIMEOUT)
 
 
 def mean(values: Tensor) -> Tensor:
@@ -275,7 +277,7 @@ def best_indices(scores: Tensor, count: int) -> Tensor:
         return indices
     padded = values.new_full((count,), -torch.inf)
     padded[: values.numel()] = values
-    everyone = [torch.empty_like(padded) for _ in range(world_size())]
-    dist.all_gather(everyone, padded)
-    chosen = torch.cat(everyone).topk(count).indices - rank() * count
+    gathered = [torch.empty_like(padded) for _ in range(world_size())]
+    dist.all_gather(gathered, padded)
+    chosen = torch.cat(gathered).topk(count).indices - rank() * count
     return indices[chosen[(chosen >= 0) & (chosen < values.numel())]]

@@ -46,24 +46,28 @@ def font_file(characters: str) -> str | None:
             listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             # Shortest name first: the regular font of a family, before its condensed and serif
             # variants.
-            files = sorted((line.partition(": ")[0] for line in listed.splitlines()), key=_plain)
+            files = sorted(
+                (line.partition(": ")[0] for line in listed.splitlines()), key=_by_length
+            )
             if files:
                 return files[0]
-        problem = "no font on this system has them: install one, such as Noto's of that script"
+        problem = (
+            "no font on this system has them: install one, such as the Noto font of that script"
+        )
     except (OSError, subprocess.CalledProcessError):
-        problem = "fontconfig is needed to find a font that has them: fc-list does not run"
-    _tell(problem, f"detops: cannot draw {characters}: {problem}")
+        problem = "fontconfig is needed to find a font that has them, but fc-list cannot be run"
+    _report_once(problem, f"detops: cannot draw {characters}: {problem}")
     return None
 
 
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
-def _tell(problem: str, text: str) -> None:
-    if problem not in _told:
-        _told.add(problem)
+def _report_once(problem: str, text: str) -> None:
+    if problem not in _reported:
+        _reported.add(problem)
         print(text, file=sys.stderr)
 
 
-def _plain(file: str) -> tuple[int, str]:
+def _by_length(file: str) -> tuple[int, str]:
     return len(file), file

@@ -32,7 +32,7 @@ def collect() -> dict[str, str]:
 
 
 def _cuda_text(version: int | None) -> str:
-    return f"of CUDA {version // 1000}.{version % 1000 // 10}" if version else "none"
+    return f"built with CUDA {version // 1000}.{version % 1000 // 10}" if version else "none"
 
 
 def _version(package: str) -> str:

@@ -35,15 +35,15 @@ def _arguments(contract: Contract, formals: str) -> str:
 def _results(contract: Contract, result: str) -> str:
     if contract.outputs:
         result = ", ".join(contract.output_lines[: max(1, contract.returns)])
-    return "in its buffers" if result == "()" else f"`{result}`"
+    return "written to buffers" if result == "()" else f"`{result}`"
 
 
-def derivative_of(op: str) -> str:
-    """Returns ``yes``, ``of its parts`` for a composite op, or ``-``."""
+def derivative_kind(op: str) -> str:
+    """Returns ``yes``, ``composite`` or ``-``."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     if op in DIFFERENTIABLE:
         return "yes"
-    return "of its parts" if has(f"detops::{op}", "CompositeImplicitAutograd") else "-"
+    return "composite" if has(f"detops::{op}", "CompositeImplicitAutograd") else "-"
 
 
 def table() -> str:
@@ -51,8 +51,8 @@ def table() -> str:
     lines = ["| op | arguments | results | derivative |", "|---|---|---|---|"]
     for op, contract in CONTRACTS.items():
         formals, result = re.fullmatch(r"\w+\((.*)\) -> (.*)", contract.schema).groups()  # type: ignore[union-attr]
-        given, made = _arguments(contract, formals), _results(contract, result)
-        cells = (f"`{op}`", given, made, derivative_of(op))
+        arguments, results = _arguments(contract, formals), _results(contract, result)
+        cells = (f"`{op}`", arguments, results, derivative_kind(op))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

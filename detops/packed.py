@@ -12,7 +12,7 @@ from . import _C
 WINOGRAD_CHANNELS = 16
 
 
-def packs() -> bool:
+def supports_packing() -> bool:
     """Returns whether the CPU has vectors that make our convolutions faster than PyTorch's."""
     return _C.cpu_isa() in ("avx2", "avx512")
 
@@ -51,11 +51,15 @@ class PackedConv2d(nn.Module):
             bias = None if bias is None else scale * bias
         if shift is not None:
             bias = shift if bias is None else bias + shift
-        once = self.stride == self.dilation == (1, 1) and self.kernel_size == (3, 3)
-        wide = min(self.in_channels, self.out_channels) >= WINOGRAD_CHANNELS
-        self.packed = packs() and self.groups == 1
+        is_3x3_stride_1 = self.stride == self.dilation == (1, 1) and self.kernel_size == (3, 3)
+        has_enough_channels = min(self.in_channels, self.out_channels) >= WINOGRAD_CHANNELS
+        self.packed = supports_packing() and self.groups == 1
         if self.packed:
-            pack = _C.pack_winograd_weight if once and wide and not exact else _C.pack_conv2d_weight
+            pack = (
+                _C.pack_winograd_weight
+                if is_3x3_stride_1 and has_enough_channels and not exact
+                else _C.pack_conv2d_weight
+            )
             weight = pack(weight)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", None if bias is None else bias.detach())
@@ -78,9 +82,9 @@ class PackedConv2d(nn.Module):
         channels = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         algorithm = "direct"
         if not self.packed:
-            algorithm = "PyTorch's"
+            algorithm = "PyTorch"
         elif self.weight.size(0) > 1:
-            algorithm = "Winograd's"
+            algorithm = "Winograd"
         return f"{channels}, stride={self.stride}, relu={self.relu}, algorithm={algorithm}"
 
 
@@ -89,8 +93,8 @@ class PackedLinear(nn.Module):
 
     Args:
         linear: the layer to replace.
-        maps: (channels, height, width) of the feature maps that ``linear`` receives flattened. This
-            layer takes the feature maps themselves, without a copy if they are channels_last.
+        map_shape: (channels, height, width) of the feature maps that ``linear`` receives flattened.
+            This layer takes the feature maps themselves, without a copy if they are channels_last.
         relu: applies ReLU to every result.
     """
 
@@ -98,15 +102,19 @@ class PackedLinear(nn.Module):
     bias: Tensor | None
 
     def __init__(
-        self, linear: nn.Linear, maps: tuple[int, int, int] | None = None, *, relu: bool = False
+        self,
+        linear: nn.Linear,
+        map_shape: tuple[int, int, int] | None = None,
+        *,
+        relu: bool = False,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.maps, self.relu = maps, relu
+        self.map_shape, self.relu = map_shape, relu
         weight = linear.weight.detach()
-        if maps is not None:
-            weight = weight.unflatten(1, maps).permute(0, 2, 3, 1).flatten(1)
-        self.packed = packs()
+        if map_shape is not None:
+            weight = weight.unflatten(1, map_shape).permute(0, 2, 3, 1).flatten(1)
+        self.packed = supports_packing()
         if self.packed:
             weight = _C.pack_conv2d_weight(weight[:, :, None, None])
         self.register_buffer("weight", weight)
@@ -114,7 +122,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Projects ``[N, in_features]``, or the feature maps, to ``[N, out_features]``."""
-        x = x.flatten(1) if self.maps is None else x.permute(0, 2, 3, 1).flatten(1)
+        x = x.flatten(1) if self.map_shape is None else x.permute(0, 2, 3, 1).flatten(1)
         if not self.packed:
             y = F.linear(x, self.weight, self.bias)
             return F.relu_(y) if self.relu else y
@@ -126,7 +134,9 @@ class PackedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         """Returns the arguments of the layer."""
-        return f"{self.in_features}, {self.out_features}, maps={self.maps}, relu={self.relu}"
+        return (
+            f"{self.in_features}, {self.out_features}, map_shape={self.map_shape}, relu={self.relu}"
+        )
 
 
 class PackedDeconv2d(nn.Module):
@@ -139,7 +149,7 @@ class PackedDeconv2d(nn.Module):
 
     def __init__(self, deconv: nn.ConvTranspose2d, *, relu: bool = False) -> None:
         super().__init__()
-        weight, bias = fourfold(deconv.weight.detach(), deconv.bias)
+        weight, bias = deconv_to_pointwise(deconv.weight.detach(), deconv.bias)
         conv = nn.Conv2d(deconv.in_channels, weight.size(0), 1, bias=bias is not None)
         conv.weight = nn.Parameter(weight, False)
         if bias is not None:
@@ -148,47 +158,49 @@ class PackedDeconv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Enlarges ``[N, C, H, W]`` to ``[N, O, 2 H, 2 W]``."""
-        return in_squares(side_by_side(self.conv(x)))
+        return width_to_space(depth_to_width(self.conv(x)))
 
 
-def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def deconv_to_pointwise(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Turns weights ``[C, O, 2, 2]`` of a transposed convolution into those of a 1x1 convolution.
 
     With stride 2, each pixel gives four, so the result is ``[4 O, C, 1, 1]``.
     """
     channels, outputs = weight.shape[:2]
-    each = weight.permute(2, 3, 1, 0).reshape(4 * outputs, channels, 1, 1)
-    return each, None if bias is None else bias.repeat(4)
+    pointwise = weight.permute(2, 3, 1, 0).reshape(4 * outputs, channels, 1, 1)
+    return pointwise, None if bias is None else bias.repeat(4)
 
 
-def joined(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d | None:
+def join_convolutions(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d | None:
     """Returns one convolution that gives the outputs of two with the same input, or None."""
     if not (packable(first) and packable(second)):
         return None
     names = ("in_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-    kinds: list[dict[str, Any]]
-    kinds = [{name: getattr(layer, name) for name in names} for layer in (first, second)]
+    settings: list[dict[str, Any]]
+    settings = [{name: getattr(layer, name) for name in names} for layer in (first, second)]
     biases = [layer.bias for layer in (first, second) if layer.bias is not None]
-    if kinds[0] != kinds[1] or first.groups != 1 or len(biases) == 1:
+    if settings[0] != settings[1] or first.groups != 1 or len(biases) == 1:
         return None
-    outputs = first.out_channels + second.out_channels
-    both = nn.Conv2d(**kinds[0], out_channels=outputs, bias=bool(biases), device="meta")
-    both.weight = nn.Parameter(torch.cat((first.weight, second.weight)))
-    both.bias = nn.Parameter(torch.cat(biases)) if biases else None
-    return both
+    out_channels = first.out_channels + second.out_channels
+    merged = nn.Conv2d(**settings[0], out_channels=out_channels, bias=bool(biases), device="meta")
+    merged.weight = nn.Parameter(torch.cat((first.weight, second.weight)))
+    merged.bias = nn.Parameter(torch.cat(biases)) if biases else None
+    return merged
 
 
-def side_by_side(x: Tensor) -> Tensor:
-    """Puts the pixels of :func:`fourfold` side by side: ``[N, 4 O, H, W]`` to ``[N, O, H, 4 W]``.
+def depth_to_width(x: Tensor) -> Tensor:
+    """Moves the four pixels of :func:`deconv_to_pointwise` into the width.
+
+    Maps ``[N, 4 O, H, W]`` to ``[N, O, H, 4 W]``.
 
     The result is a view if ``x`` is channels_last. Pixelwise operations can be applied to it before
-    :func:`in_squares` copies the pixels.
+    :func:`width_to_space` copies the pixels.
     """
     n, outputs, height, width = x.size(0), x.size(1) // 4, x.size(2), x.size(3)
     return x.permute(0, 2, 3, 1).reshape(n, height, 4 * width, outputs).permute(0, 3, 1, 2)
 
 
-def in_squares(x: Tensor) -> Tensor:
+def width_to_space(x: Tensor) -> Tensor:
     """Arranges four pixels of a row in a square: ``[N, C, H, 4 W]`` to ``[N, C, 2 H, 2 W]``."""
     n, channels, height, width = x.size(0), x.size(1), x.size(2), x.size(3) // 4
     rows = x.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2, channels)
@@ -196,24 +208,24 @@ def in_squares(x: Tensor) -> Tensor:
     return y.permute(0, 3, 1, 2)
 
 
-def heard(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Returns whether a module has hooks, and so must be called unchanged."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def packable(layer: Any) -> bool:
     """Returns whether a layer is of a plain type that can be packed, and has no hooks."""
-    if heard(layer) or layer.weight.dtype != torch.float32 or layer.weight.device.type != "cpu":
+    if has_hooks(layer) or layer.weight.dtype != torch.float32 or layer.weight.device.type != "cpu":
         return False
     if type(layer) is nn.Linear:
         return True
-    by_number = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    is_zero_padded = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     if type(layer) is nn.ConvTranspose2d:
-        plain = layer.kernel_size == layer.stride == (2, 2) and layer.dilation == (1, 1)
+        doubles_size = layer.kernel_size == layer.stride == (2, 2) and layer.dilation == (1, 1)
         return (
-            by_number
-            and plain
+            is_zero_padded
+            and doubles_size
             and layer.groups == 1
             and layer.padding == (0, 0) == (layer.output_padding)
         )
-    return type(layer) is nn.Conv2d and by_number
+    return type(layer) is nn.Conv2d and is_zero_padded

@@ -8,29 +8,33 @@ from typing import Any, NamedTuple
 class Range(NamedTuple):
     """The finite numbers between two bounds.
 
-    ``least`` is included unless ``above`` is set, ``most`` unless ``below`` is set.
+    The bounds are included unless they are marked as exclusive.
     """
 
-    least: float = -math.inf
-    most: float = math.inf
-    above: bool = False
-    below: bool = False
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    exclusive_minimum: bool = False
+    exclusive_maximum: bool = False
 
     def __contains__(self, number: object) -> bool:
         """Returns whether the number is in the range; NaN and infinities never are."""
         if not isinstance(number, (int, float)) or not math.isfinite(number):
             return False
-        over = number > self.least if self.above else number >= self.least
-        under = number < self.most if self.below else number <= self.most
-        return over and under
+        above_minimum = number > self.minimum if self.exclusive_minimum else number >= self.minimum
+        below_maximum = number < self.maximum if self.exclusive_maximum else number <= self.maximum
+        return above_minimum and below_maximum
 
     def __str__(self) -> str:
         """Returns the range as errors describe it."""
         bounds = []
-        if self.least > -math.inf:
-            bounds.append(f"{'more than' if self.above else 'at least'} {self.least:g}")
-        if self.most < math.inf:
-            bounds.append(f"{'less than' if self.below else 'at most'} {self.most:g}")
+        if self.minimum > -math.inf:
+            bounds.append(
+                f"{'more than' if self.exclusive_minimum else 'at least'} {self.minimum:g}"
+            )
+        if self.maximum < math.inf:
+            bounds.append(
+                f"{'less than' if self.exclusive_maximum else 'at most'} {self.maximum:g}"
+            )
         return " and ".join(bounds) or "a finite number"
 
 
@@ -118,9 +122,9 @@ RANGES: dict[Range, tuple[str, ...]] = {
         "INPUT.VERTICAL_FLIP_PROB_TRAIN",
         "TEST.TILE_NMS",
     ),
-    Range(0, 1, below=True): ("INPUT.TILE_OVERLAP", "SOLVER.EMA_DECAY"),
-    Range(0, 1, above=True, below=True): ("MODEL.RETINANET.PRIOR_PROB",),
-    Range(0, above=True): (
+    Range(0, 1, exclusive_maximum=True): ("INPUT.TILE_OVERLAP", "SOLVER.EMA_DECAY"),
+    Range(0, 1, exclusive_minimum=True, exclusive_maximum=True): ("MODEL.RETINANET.PRIOR_PROB",),
+    Range(0, exclusive_minimum=True): (
         "MODEL.GROUP_NORM.EPSILON",
         "MODEL.RPN.ANCHOR_SIZES",
         "MODEL.RPN.ASPECT_RATIOS",
@@ -176,12 +180,12 @@ RANGES: dict[Range, tuple[str, ...]] = {
     Range(1, 4): ("MODEL.RESNETS.NUM_STAGES",),
     Range(2): ("MODEL.ROI_BOX_HEAD.NUM_CLASSES", "MODEL.RETINANET.NUM_CLASSES"),
 }
-RANGE_OF = {key: range for range, keys in RANGES.items() for key in keys}
+RANGE_BY_KEY = {key: range for range, keys in RANGES.items() for key in keys}
 
 
-def outside(key: str, value: Any) -> Range | None:
+def violated_range(key: str, value: Any) -> Range | None:
     """Returns the range of the key if a number in the value, however nested, is outside it."""
-    allowed = RANGE_OF.get(key)
+    allowed = RANGE_BY_KEY.get(key)
     wrong = [] if allowed is None else [n for n in _numbers(value) if n not in allowed]
     if not wrong:
         return None

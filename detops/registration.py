@@ -46,8 +46,8 @@ _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch
 
 def in_float32(x: Any) -> Any:
     """Converts a half-precision argument to float32, as autocast does."""
-    narrow = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
-    return x.float() if narrow else x
+    is_half = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+    return x.float() if is_half else x
 
 
 def _autocast(op: str) -> Callable[..., Any]:
@@ -65,20 +65,20 @@ for _op in IN_FLOAT32:
         _LIBRARY.impl(_op, _autocast(_op), _key)
 
 
-def _without_cuda(op: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
+def _missing_cuda_kernel(op: str) -> Callable[..., Any]:
+    def raise_error(*_: Any, **__: Any) -> Any:
         raise RuntimeError(
-            f"detops::{op}: detops has no CUDA kernels here and got tensors on a GPU; install a "
-            "build with them, or a CUDA toolkit and rebuild with FORCE_CUDA=1"
+            f"detops::{op}: this build of detops has no CUDA kernels, got tensors on a GPU; "
+            "install a build with CUDA kernels, or a CUDA toolkit and rebuild with FORCE_CUDA=1"
         )
 
-    return refuse
+    return raise_error
 
 
 if _C.cuda_version is None:
     for _contract in CONTRACTS.values():
         if _contract.outputs:
-            _LIBRARY.impl(_contract.op, _without_cuda(_contract.op), "CUDA")
+            _LIBRARY.impl(_contract.op, _missing_cuda_kernel(_contract.op), "CUDA")
 
 
 def is_transformed() -> bool:
@@ -86,7 +86,7 @@ def is_transformed() -> bool:
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def wants_gradient(args: Sequence[Any]) -> bool:
+def needs_autograd(args: Sequence[Any]) -> bool:
     """Returns whether the call must go through autograd."""
     if is_transformed():
         return True
@@ -94,12 +94,12 @@ def wants_gradient(args: Sequence[Any]) -> bool:
         for x in args:
             if getattr(x, "requires_grad", False):
                 return True
-            if isinstance(x, (list, tuple)) and wants_gradient(x):
+            if isinstance(x, (list, tuple)) and needs_autograd(x):
                 return True
     return False
 
 
-def is_watched() -> bool:
+def is_intercepted() -> bool:
     """Returns whether anything in PyTorch records, casts or transforms calls of ops."""
     return (
         is_transformed()
@@ -112,19 +112,19 @@ def is_watched() -> bool:
 
 def _requires_grad(args: Sequence[Any]) -> bool | None:
     """Returns whether a tensor requires a gradient, or None if one is of a subclass of Tensor."""
-    found = False
+    required = False
     for x in args:
         kind = type(x)
         if kind is Tensor or kind is Parameter:
-            found = found or x.requires_grad
+            required = required or x.requires_grad
         elif kind is list or kind is tuple:
             inner = _requires_grad(x)
             if inner is None:
                 return None
-            found = found or inner
+            required = required or inner
         elif isinstance(x, Tensor):
             return None
-    return found
+    return required
 
 
 def _overload(op: str) -> Any:
@@ -145,7 +145,7 @@ def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
         try:
             return function(*args)
         except Exception as error:
-            raise CONTRACTS[op].explained(args, error) from None
+            raise CONTRACTS[op].explain_error(args, error) from None
 
     _LIBRARY.impl(op, run, key)
 
@@ -167,13 +167,13 @@ def _public(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args)
         except Exception as error:
-            raise CONTRACTS[op].explained(args, error) from None
+            raise CONTRACTS[op].explain_error(args, error) from None
 
     _register_builtin(call, f"detops::{op}")
     return call
 
 
-def plain(op: str) -> Callable[..., Any]:
+def dispatcher_op(op: str) -> Callable[..., Any]:
     """Returns the callable of an op that needs nothing from Python."""
     return _public(op, _overload(op)._op)
 
@@ -182,18 +182,18 @@ def kernel(op: str) -> Callable[..., Any]:
     """Returns the op below autograd."""
     run = _overload(op)._op
 
-    def below(*args: Any) -> Any:
+    def below_autograd(*args: Any) -> Any:
         with _AutoDispatchBelowAutograd():
             return run(*args)
 
-    return below
+    return below_autograd
 
 
 def constant(op: str) -> Callable[..., Any]:
     """Registers an op whose results never require a gradient."""
-    below = kernel(op)
-    implementation(op, "Autograd", below)
-    return _public(op, below)
+    below_autograd = kernel(op)
+    implementation(op, "Autograd", below_autograd)
+    return _public(op, below_autograd)
 
 
 def derivative(
@@ -222,18 +222,18 @@ def through_autograd(
     "roi_align, 1 RoI" and "box_iou, 1 box" of ``detops bench corners`` would take three times as
     long.
     """
-    run, below, kinds = _overload(op)._op, kernel(op), CONTRACTS[op].types
-    quick = below if raw is None else raw
-    tensors = 1 + max(i for i, kind in enumerate(kinds) if kind.startswith("Tensor"))
+    run, below_autograd, types = _overload(op)._op, kernel(op), CONTRACTS[op].types
+    fast_path = below_autograd if raw is None else raw
+    tensors = 1 + max(i for i, type_ in enumerate(types) if type_.startswith("Tensor"))
 
     def autograd(*args: Any) -> Any:
-        return (function if wants_gradient(args) else below)(*args)
+        return (function if needs_autograd(args) else below_autograd)(*args)
 
     def shortcut(*args: Any) -> Any:
-        required = None if is_watched() else _requires_grad(args[:tensors])
+        required = None if is_intercepted() else _requires_grad(args[:tensors])
         if required is None:
             return run(*args)
-        return (function if required and is_grad_enabled() else quick)(*args)
+        return (function if required and is_grad_enabled() else fast_path)(*args)
 
     for key in ("Autograd", _TRANSFORMS):
         implementation(op, key, autograd)
@@ -251,13 +251,13 @@ def unscriptable(function: F) -> F:
     """Makes TorchScript reject ``function`` with one line that names the op to call instead."""
     name = function.__name__
     function.__script_unsupported = (  # type: ignore[attr-defined]
-        f"detops.{name} cannot be scripted: call torch.ops.detops.{name}, which takes and gives "
-        "tensors alone"
+        f"detops.{name} cannot be scripted: call torch.ops.detops.{name}, which accepts and "
+        "returns only tensors"
     )
     return function
 
 
-def buffered(op: str, function: Callable[..., Any]) -> None:
+def register_in_place(op: str, function: Callable[..., Any]) -> None:
     """Registers ``function``, which writes into its arguments, as an op without a derivative.
 
     Negated and conjugated views are passed through: the dispatcher would replace them with copies,

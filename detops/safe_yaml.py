@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-LONGEST_NUMBER = 100  # characters
+MAX_NUMBER_LENGTH = 100  # characters
 
 
 class Loader(yaml.SafeLoader):
@@ -15,20 +15,20 @@ class Loader(yaml.SafeLoader):
         """Returns a node of the text."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
-            problem = f"found the alias *{event.anchor[:LONGEST_NUMBER]}; write out what it means"
+            problem = f"aliases are not supported, got *{event.anchor[:MAX_NUMBER_LENGTH]}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
 
-def _number(loader: Loader, node: yaml.Node) -> Any:
-    if not isinstance(node, yaml.ScalarNode) or len(node.value) > LONGEST_NUMBER:
-        problem = f"expected a number of at most {LONGEST_NUMBER} characters"
+def _construct_number(loader: Loader, node: yaml.Node) -> Any:
+    if not isinstance(node, yaml.ScalarNode) or len(node.value) > MAX_NUMBER_LENGTH:
+        problem = f"expected a number of at most {MAX_NUMBER_LENGTH} characters"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
 
 
 for _kind in ("int", "float"):
-    Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
+    Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct_number)
 
 
 class TextLoader(Loader):
@@ -50,4 +50,4 @@ def parse_yaml(text: str, loader: type[Loader] = Loader) -> Any:
         raise yaml.YAMLError(str(error)) from error
     # PyYAML trusts tags: `!!bool foo` and `!!int ''` raise whatever the conversion raises.
     except (LookupError, AttributeError, TypeError) as error:
-        raise yaml.YAMLError("a value is not what its tag says") from error
+        raise yaml.YAMLError("a value does not match its tag") from error

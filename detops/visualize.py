@@ -33,13 +33,13 @@ PERSON_SKELETON = (
     *((7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),
 )
 PERSON_POINTS = 17
-POINT_RIM = (20, 20, 20, 255)
+POINT_OUTLINE = (20, 20, 20, 255)
 TRUTH_COLOUR = (0, 229, 255)
 FILL_ALPHA, CONTOUR_ALPHA = 90, 255  # of masks
 SMALL_SIDE = 1200  # pixels; images up to this size are enlarged to make tags legible
 SMOOTHING = 2  # shapes are drawn this much larger and reduced, which smooths their edges
-FAR = 2.0**28  # outside every image; four times this still fits Pillow's int
-SMOOTHED_PIXELS = 12_000_000  # above this, smoothing takes too much memory
+MAX_COORDINATE = 2.0**28  # outside every image; four times this still fits Pillow's int
+MAX_SMOOTHED_PIXELS = 12_000_000  # above this, smoothing takes too much memory
 
 
 def draw_detections(
@@ -92,7 +92,7 @@ def draw_detections(
         >>> draw_detections(image, boxes, scores=torch.tensor([0.9]), names=["tree"]).size
         (120, 80)
     """
-    picture = Image.fromarray(load_image(image).permute(1, 2, 0).numpy())
+    canvas = Image.fromarray(load_image(image).permute(1, 2, 0).numpy())
     boxes = _checked("boxes", boxes)
     truth = _checked("ground_truth", ground_truth if ground_truth is not None else boxes[:0])
     for argument, value in (("scores", scores), ("labels", labels), ("names", names)):
@@ -103,40 +103,40 @@ def draw_detections(
             raise ValueError(
                 f"draw_detections: expected {len(boxes)} {argument}, one per box, got {shape}"
             )
-    shapes = None if masks is None else _checked_masks(masks, len(boxes), picture)
+    shapes = None if masks is None else _checked_masks(masks, len(boxes), canvas)
     points = None if keypoints is None else _checked_keypoints(keypoints, len(boxes))
-    scale = 2 if enlarge and max(picture.size) <= SMALL_SIDE else 1
+    scale = 2 if enlarge and max(canvas.size) <= SMALL_SIDE else 1
     if scale > 1:
-        size = (picture.width * scale, picture.height * scale)
-        picture = picture.resize(size, Image.Resampling.BICUBIC)
-    smoothing = SMOOTHING if picture.width * picture.height <= SMOOTHED_PIXELS else 1
-    overlay = Image.new("RGBA", (picture.width * smoothing, picture.height * smoothing))
+        size = (canvas.width * scale, canvas.height * scale)
+        canvas = canvas.resize(size, Image.Resampling.BICUBIC)
+    smoothing = SMOOTHING if canvas.width * canvas.height <= MAX_SMOOTHED_PIXELS else 1
+    overlay = Image.new("RGBA", (canvas.width * smoothing, canvas.height * smoothing))
     draw = ImageDraw.Draw(overlay)
     # Lines and text grow with the image, from a size that is legible at a thousand pixels.
-    unit = smoothing * max(1.0, max(picture.size) / 2000)
+    unit = smoothing * max(1.0, max(canvas.size) / 2000)
     line = round(2 * unit) if line_width is None else max(1, round(line_width * smoothing))
 
     # Clamped: Pillow visits all pixels of a rectangle's sides, however far outside they are.
     width = round(unit)
-    beyond = torch.tensor(overlay.size).repeat(2) + 2 * width
-    for box in (truth * scale * smoothing).clamp(min=-2 * width).minimum(beyond).tolist():
-        draw.rectangle(_ordered(box), outline=(*TRUTH_COLOUR, 220), width=width)
+    limit = torch.tensor(overlay.size).repeat(2) + 2 * width
+    for box in (truth * scale * smoothing).clamp(min=-2 * width).minimum(limit).tolist():
+        draw.rectangle(_sorted_corners(box), outline=(*TRUTH_COLOUR, 220), width=width)
     # Lowest score first, so that the boxes and tags with the highest scores end up on top.
     order = range(len(boxes)) if scores is None else scores.argsort().tolist()
     colours = [PALETTE[0]] * len(boxes)
     if labels is not None:
-        colours = [colour_of(label) for label in labels.tolist()]
+        colours = [class_colour(label) for label in labels.tolist()]
     if shapes is not None:
         for index in order:
             _draw_mask(overlay, shapes[index], colours[index], scale * smoothing, round(1.5 * unit))
     texts = []
     for index in order:
-        corners = _ordered((boxes[index] * scale * smoothing).tolist())
+        corners = _sorted_corners((boxes[index] * scale * smoothing).tolist())
         colour = colours[index]
         draw.rounded_rectangle(corners, radius=3 * unit, outline=(*colour, 255), width=line)
-        words = [] if names is None else [names[index]]
-        words += [] if scores is None else [f"{float(scores[index]):.2f}"]
-        texts.append((corners, " ".join(words), colour))
+        parts = [] if names is None else [names[index]]
+        parts += [] if scores is None else [f"{float(scores[index]):.2f}"]
+        texts.append((corners, " ".join(parts), colour))
     if points is not None:
         if skeleton is None:
             skeleton = PERSON_SKELETON if points.shape[1] == PERSON_POINTS else ()
@@ -153,50 +153,50 @@ def draw_detections(
             _draw_tag(draw, corners, text, colour, font_for(text, round(11 * unit)), unit)
     if smoothing > 1:
         overlay = overlay.reduce(smoothing)
-    return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")
+    return Image.alpha_composite(canvas.convert("RGBA"), overlay).convert("RGB")
 
 
-def with_legend(picture: Image.Image, entries: Mapping[str, tuple[int, int, int]]) -> Image.Image:
+def with_legend(image: Image.Image, entries: Mapping[str, tuple[int, int, int]]) -> Image.Image:
     """Puts a strip with a legend of the colours above an image.
 
     Args:
-        picture: RGB image.
+        image: RGB image.
         entries: colours by their meaning, from left to right.
 
     Returns:
         An image of the same width, and higher by the lines of text that the entries need.
 
     Example:
-        >>> picture = Image.new("RGB", (300, 200))
-        >>> with_legend(picture, {"found": PALETTE[0], "marked by people": TRUTH_COLOUR}).width
+        >>> image = Image.new("RGB", (300, 200))
+        >>> with_legend(image, {"detected": PALETTE[0], "annotated": TRUTH_COLOUR}).width
         300
     """
-    unit = max(1.0, max(picture.size) / 2000)
+    unit = max(1.0, max(image.size) / 2000)
     font = font_for("".join(entries), round(15 * unit))
-    side, gap = round(14 * unit), round(8 * unit)
-    line = side + 2 * gap
-    places, x, y = [], gap, gap
+    box_size, gap = round(14 * unit), round(8 * unit)
+    row_height = box_size + 2 * gap
+    positions, x, y = [], gap, gap
     for text in entries:
-        width = side + gap + round(font.getlength(text))
-        if x > gap and x + width > picture.width:
-            x, y = gap, y + line
-        places.append((x, y))
+        width = box_size + gap + round(font.getlength(text))
+        if x > gap and x + width > image.width:
+            x, y = gap, y + row_height
+        positions.append((x, y))
         x += width + 3 * gap
-    result = Image.new("RGB", (picture.width, picture.height + y + line - gap), (255, 255, 255))
-    result.paste(picture, (0, result.height - picture.height))
+    result = Image.new("RGB", (image.width, image.height + y + row_height - gap), (255, 255, 255))
+    result.paste(image, (0, result.height - image.height))
     draw = ImageDraw.Draw(result)
-    for (x, y), (text, colour) in zip(places, entries.items(), strict=True):
-        draw.rectangle((x, y, x + side, y + side), outline=(20, 20, 20), fill=colour)
-        middle = (x + side + gap, y + side / 2)
+    for (x, y), (text, colour) in zip(positions, entries.items(), strict=True):
+        draw.rectangle((x, y, x + box_size, y + box_size), outline=(20, 20, 20), fill=colour)
+        middle = (x + box_size + gap, y + box_size / 2)
         draw.text(middle, text, fill=(20, 20, 20), font=font, anchor="lm")
     return result
 
 
-def colour_of(label: int) -> tuple[int, int, int]:
+def class_colour(label: int) -> tuple[int, int, int]:
     """Returns the colour of a class, counted from 1: from `PALETTE`, or a unique one beyond it.
 
     Example:
-        >>> len({colour_of(label) for label in range(1, 1001)})
+        >>> len({class_colour(label) for label in range(1, 1001)})
         1000
     """
     if 1 <= label <= len(PALETTE):
@@ -209,12 +209,12 @@ def colour_of(label: int) -> tuple[int, int, int]:
 
 
 def contact_sheet(
-    pictures: Sequence[Image.Image], columns: int = 4, width: int = 1920
+    images: Sequence[Image.Image], columns: int = 4, width: int = 1920
 ) -> Image.Image:
     """Arranges images in rows and columns, each scaled to fit into a square.
 
     Args:
-        pictures: images of any size; without any, the sheet is one empty square.
+        images: images of any size; without any, the sheet is one empty square.
         columns: maximum number of columns.
         width: width of the sheet in pixels.
 
@@ -222,12 +222,12 @@ def contact_sheet(
         >>> contact_sheet([Image.new("RGB", (9, 9))] * 3, columns=2, width=20).size
         (20, 20)
     """
-    columns = min(columns, max(1, len(pictures)))
-    side, rows = width // columns, max(1, -(-len(pictures) // columns))
+    columns = min(columns, max(1, len(images)))
+    side, rows = width // columns, max(1, -(-len(images) // columns))
     sheet = Image.new("RGB", (columns * side, rows * side), "white")
-    for number, picture in enumerate(pictures):
-        row, column = divmod(number, columns)
-        sheet.paste(ImageOps.contain(picture, (side, side)), (column * side, row * side))
+    for index, image in enumerate(images):
+        row, column = divmod(index, columns)
+        sheet.paste(ImageOps.contain(image, (side, side)), (column * side, row * side))
     return sheet
 
 
@@ -239,9 +239,9 @@ def _draw_mask(
     if len(rows) == 0:
         return
     top, left = rows[0], columns[0]
-    cut = mask[top : rows[-1] + 1, left : columns[-1] + 1]
+    cropped = mask[top : rows[-1] + 1, left : columns[-1] + 1]
     # A border of zeros closes the contour where the mask touches its box.
-    shape = Image.fromarray(np.pad(cut, 1).astype(np.uint8) * 255)
+    shape = Image.fromarray(np.pad(cropped, 1).astype(np.uint8) * 255)
     size = (shape.width * scale, shape.height * scale)
     shape = shape.resize(size, Image.Resampling.BICUBIC).point(lambda value: 255 * (value >= 128))
     corner = (int(left - 1) * scale, int(top - 1) * scale)
@@ -265,7 +265,7 @@ def _draw_keypoints(
     for x, y, visibility in points:
         if visibility > 0:
             circle = (x - radius, y - radius, x + radius, y + radius)
-            draw.ellipse(circle, fill=(*colour, 255), outline=POINT_RIM, width=round(unit))
+            draw.ellipse(circle, fill=(*colour, 255), outline=POINT_OUTLINE, width=round(unit))
 
 
 def _draw_tag(
@@ -296,11 +296,11 @@ def _checked(argument: str, boxes: Tensor) -> Tensor:
     finite = torch.isfinite(boxes).all()
     if not finite:
         raise ValueError(f"draw_detections: expected finite {argument}, got NaN or infinity")
-    return boxes.detach().float().clamp(-FAR, FAR).cpu()
+    return boxes.detach().float().clamp(-MAX_COORDINATE, MAX_COORDINATE).cpu()
 
 
-def _checked_masks(masks: Tensor, count: int, picture: Image.Image) -> np.ndarray:
-    expected = [count, picture.height, picture.width]
+def _checked_masks(masks: Tensor, count: int, image: Image.Image) -> np.ndarray:
+    expected = [count, image.height, image.width]
     if masks.dim() == 4 and masks.shape[1] == 1:
         masks = masks[:, 0]
     if list(masks.shape) != expected or masks.dtype not in (torch.bool, torch.uint8):
@@ -319,10 +319,10 @@ def _checked_keypoints(keypoints: Tensor, count: int) -> Tensor:
         )
     if not torch.isfinite(keypoints).all():
         raise ValueError("draw_detections: expected finite keypoints, got NaN or infinity")
-    return keypoints.detach().float().clamp(-FAR, FAR).cpu()
+    return keypoints.detach().float().clamp(-MAX_COORDINATE, MAX_COORDINATE).cpu()
 
 
-def _ordered(box: list[float]) -> list[float]:
+def _sorted_corners(box: list[float]) -> list[float]:
     """Returns the corners in the order that Pillow requires, whatever a detector returned."""
     x1, y1, x2, y2 = box
     return [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]

@@ -12,7 +12,7 @@ from .. import ops
 from ..contract import FLOAT
 
 # Below this many costs, SciPy finishes before these calls reach the op.
-FEW = 5000
+MIN_COSTS = 5000
 
 
 def linear_sum_assignment(
@@ -23,8 +23,8 @@ def linear_sum_assignment(
     Delegates infeasible problems and non-finite costs to the original, which raises its own errors.
     """
     cost = torch.as_tensor(cost_matrix)
-    ours = cost.dim() == 2 and cost.dtype in FLOAT and cost.device.type == "cpu"
-    if not ours or cost.numel() < FEW or not math.isfinite(cost.sum().item()):
+    is_supported = cost.dim() == 2 and cost.dtype in FLOAT and cost.device.type == "cpu"
+    if not is_supported or cost.numel() < MIN_COSTS or not math.isfinite(cost.sum().item()):
         return original(cost_matrix, maximize) if maximize else original(cost_matrix)
     columns = ops.linear_assignment((-cost if maximize else cost).detach()[None])[0].numpy()
     rows = (columns >= 0).nonzero()[0]
@@ -33,7 +33,7 @@ def linear_sum_assignment(
     return rows, columns[rows]
 
 
-def called_in(*modules: str) -> dict[tuple[str, str], Callable[..., Any]]:
+def assignment_patches(*modules: str) -> dict[tuple[str, str], Callable[..., Any]]:
     """Returns replacements for modules that import it from SciPy; empty without SciPy."""
     if find_spec("scipy") is None:
         return {}

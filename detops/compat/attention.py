@@ -24,10 +24,10 @@ def _levels(shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
     return sizes, ends - sizes.prod(1)
 
 
-def _taken(*tensors: Tensor) -> bool:
-    ours = ("cpu",) if _C.cuda_version is None else ("cpu", "cuda")
+def _is_supported(*tensors: Tensor) -> bool:
+    devices = ("cpu",) if _C.cuda_version is None else ("cpu", "cuda")
     tracing = torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()
-    return not tracing and all(t.device.type in ours and t.dtype in FLOAT for t in tensors)
+    return not tracing and all(t.device.type in devices and t.dtype in FLOAT for t in tensors)
 
 
 def _attend(value: Tensor, shapes: Any, locations: Tensor, weights: Tensor) -> Tensor:
@@ -36,16 +36,16 @@ def _attend(value: Tensor, shapes: Any, locations: Tensor, weights: Tensor) -> T
     return ops.ms_deform_attn(value, *levels, locations, weights)
 
 
-def by_level(
+def attend_by_level(
     original: Function, value: Tensor, shapes: Any, locations: Tensor, weights: Tensor
 ) -> Tensor:
     """Accepts locations ``[N, Q, M, L, P, 2]``."""
-    if not _taken(value, locations, weights):
+    if not _is_supported(value, locations, weights):
         return original(value, shapes, locations, weights)
     return _attend(value, shapes, locations, weights)
 
 
-def module(
+def attend_module(
     original: Function,
     self: Any,
     value: Tensor,
@@ -56,14 +56,14 @@ def module(
     attention_weights: Tensor,
     im2col_step: int,
 ) -> Tensor:
-    """Does the same as :func:`by_level`, as a module's ``forward``."""
-    if not _taken(value, sampling_locations, attention_weights):
+    """Does the same as :func:`attend_by_level`, as a module's ``forward``."""
+    if not _is_supported(value, sampling_locations, attention_weights):
         rest = (level_start_index, sampling_locations, attention_weights, im2col_step)
         return original(self, value, value_spatial_shapes, value_spatial_shapes_list, *rest)
     return _attend(value, value_spatial_shapes_list, sampling_locations, attention_weights)
 
 
-def in_one_row(
+def attend_flat(
     original: Function,
     value: Tensor,
     shapes: Any,
@@ -73,8 +73,8 @@ def in_one_row(
     method: str = "default",
 ) -> Tensor:
     """Accepts locations ``[N, Q, M, L * P, 2]``; delegates if P differs between levels."""
-    alike = num_points_list is None or len(set(num_points_list)) == 1
-    if not (alike and method == "default" and _taken(value, locations, weights)):
+    has_equal_points = num_points_list is None or len(set(num_points_list)) == 1
+    if not (has_equal_points and method == "default" and _is_supported(value, locations, weights)):
         rest = () if num_points_list is None else (num_points_list, method)
         return original(value, shapes, locations, weights, *rest)
     levels = (len(shapes), locations.size(3) // len(shapes))

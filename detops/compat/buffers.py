@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ..contract import dtype_name
-from ..contract_call import CLASSES
+from ..contract_call import DTYPE_CLASSES
 
 
-def refuse(op: str, what: str) -> None:
+def raise_error(op: str, message: str) -> None:
     """Raises a RuntimeError in the name of the op."""
-    raise RuntimeError(f"detops.{op}: {what}")
+    raise RuntimeError(f"detops.{op}: {message}")
 
 
 def check_buffer(op: str, name: str, buffer: Tensor, like: Tensor) -> None:
@@ -22,23 +22,23 @@ def check_buffer(op: str, name: str, buffer: Tensor, like: Tensor) -> None:
 
     Its elements must not overlap in memory. Values written to a negated view would be negated.
     """
-    is_taken, words = CLASSES["float"]
-    if not is_taken(buffer.dtype):
-        refuse(op, f"{name} must be {words}, got {dtype_name(buffer.dtype)}")
+    accepts, description = DTYPE_CLASSES["float"]
+    if not accepts(buffer.dtype):
+        raise_error(op, f"{name} must be {description}, got {dtype_name(buffer.dtype)}")
     if buffer.device != like.device:
         where = f"on the device of input ({like.device})"
-        refuse(op, f"{name} must be {where}, got {buffer.device}")
+        raise_error(op, f"{name} must be {where}, got {buffer.device}")
     if buffer.is_neg():
-        refuse(op, f"{name} must not be a view of negated numbers")
-    reach = 0
+        raise_error(op, f"{name} must not be a negated view")
+    extent = 0
     for stride, size in sorted(zip(buffer.stride(), buffer.shape, strict=True)):
-        if size > 1 and stride <= reach and buffer.numel():
-            refuse(op, f"{name} must have one place for each element, got {_layout(buffer)}")
-        reach += (size - 1) * stride
+        if size > 1 and stride <= extent and buffer.numel():
+            raise_error(op, f"{name} must not overlap itself in memory, got {_layout(buffer)}")
+        extent += (size - 1) * stride
     if buffer.requires_grad and torch.is_grad_enabled():
-        refuse(op, f"{name} must not require a gradient")
+        raise_error(op, f"{name} must not require a gradient")
     if buffer.is_inference() and not torch.is_inference_mode_enabled():
-        refuse(op, f"{name} must not be a tensor of inference mode")
+        raise_error(op, f"{name} must not be an inference tensor")
 
 
 def _layout(x: Tensor) -> str:
@@ -46,18 +46,18 @@ def _layout(x: Tensor) -> str:
 
 
 @contextmanager
-def named(op: str) -> Iterator[None]:
+def errors_as(op: str) -> Iterator[None]:
     """Renames errors of the op called inside to this op."""
     try:
         yield
     except RuntimeError as error:
-        name, _, what = str(error).partition(": ")
+        name, _, message = str(error).partition(": ")
         if not name.startswith("detops."):
             raise
-        raise RuntimeError(f"detops.{op}: {what}") from None
+        raise RuntimeError(f"detops.{op}: {message}") from None
 
 
-class _Places:
+class _Footprint:
     """Storage positions of a tensor's elements once it has shape ``shape``, in `unit` bytes."""
 
     def __init__(self, x: Tensor, shape: torch.Size, unit: int) -> None:
@@ -88,43 +88,43 @@ def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Si
     if not shape.numel() or not other_shape.numel():
         return False
     unit = min(a.element_size(), b.element_size())
-    of_a, of_b = _Places(a, shape, unit), _Places(b, other_shape, unit)
-    if min(of_a.end, of_b.end) <= max(of_a.begin, of_b.begin):
+    footprint_a, footprint_b = _Footprint(a, shape, unit), _Footprint(b, other_shape, unit)
+    if min(footprint_a.end, footprint_b.end) <= max(footprint_a.begin, footprint_b.begin):
         return False
-    first = min(of_a.begin, of_b.begin)
+    first = min(footprint_a.begin, footprint_b.begin)
     # A bytearray, because a tensor would have no memory where a and b have none.
-    marks = bytearray(max(of_a.end, of_b.end) - first)
-    ones = b"\1" * max(size for _, size in of_a.runs)  # as long as a slice
-    for part in of_a.slices(first):
-        marks[part] = ones
-    return any(1 in marks[part] for part in of_b.slices(first))
+    occupied = bytearray(max(footprint_a.end, footprint_b.end) - first)
+    ones = b"\1" * max(size for _, size in footprint_a.runs)  # as long as a slice
+    for part in footprint_a.slices(first):
+        occupied[part] = ones
+    return any(1 in occupied[part] for part in footprint_b.slices(first))
 
 
 def write(
     op: str,
     read: Mapping[str, Tensor | None],
     written: dict[str, tuple[Tensor, Tensor]],
-    added: tuple[str, ...] = (),
+    accumulated: tuple[str, ...] = (),
 ) -> None:
     """Writes all results or none, by copying to the named buffers or adding to them.
 
     Buffers of a different shape, such as empty ones, are resized to the result.
     """
-    places = {name: (x, x.shape) for name, x in read.items() if x is not None}
+    tensors = {name: (x, x.shape) for name, x in read.items() if x is not None}
     for name, (to, source) in written.items():
         if to.shape != source.shape:
             storage = to.untyped_storage()
             end = (to.storage_offset() + source.numel()) * to.element_size()
             if to.requires_grad or (end > storage.nbytes() and not storage.resizable()):
-                cause = "requires a gradient" if to.requires_grad else "has memory of a fixed size"
+                reason = "requires a gradient" if to.requires_grad else "has memory of fixed size"
                 shape = f"{list(source.shape)}, got {list(to.shape)}"
-                refuse(op, f"{name}, which {cause}, must be {shape}")
-        for other, place in places.items():
-            if _share_memory(to, source.shape, *place):
-                refuse(op, f"{name} must not share memory with {other}")
-        places[name] = to, source.shape
+                raise_error(op, f"{name}, which {reason}, must be {shape}")
+        for other, tensor_and_shape in tensors.items():
+            if _share_memory(to, source.shape, *tensor_and_shape):
+                raise_error(op, f"{name} must not share memory with {other}")
+        tensors[name] = to, source.shape
     for to, source in written.values():
         if to.shape != source.shape:
             to.resize_(source.shape)
     for name, (to, source) in written.items():
-        to.add_(source) if name in added else to.copy_(source)
+        to.add_(source) if name in accumulated else to.copy_(source)

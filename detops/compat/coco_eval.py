@@ -36,7 +36,7 @@ class ImageEvaluation:
 Instances = Sequence[Sequence[Sequence[InstanceAnnotation]]]  # by image, by category
 
 
-def _by_place(instances: Instances) -> dict[tuple[int, int], list[dict[str, Any]]]:
+def _by_image_and_category(instances: Instances) -> dict[tuple[int, int], list[dict[str, Any]]]:
     return {
         (image, category): [
             dict(id=x.id, score=x.score, area=x.area, iscrowd=int(x.is_crowd), ignore=int(x.ignore))
@@ -58,13 +58,16 @@ def evaluate_images(
     """Matches detections with objects, ordered by category, area range and image."""
     from pycocotools.cocoeval import COCOeval
 
-    judge = COCOeval(iouType="bbox")
-    judge.params.iouThrs = np.asarray(iou_thresholds)
-    judge._gts, judge._dts = _by_place(objects), _by_place(detections)
-    judge.ious = {(i, k): iou for i, row in enumerate(ious) for k, iou in enumerate(row)}
+    evaluator = COCOeval(iouType="bbox")
+    evaluator.params.iouThrs = np.asarray(iou_thresholds)
+    evaluator._gts, evaluator._dts = (
+        _by_image_and_category(objects),
+        _by_image_and_category(detections),
+    )
+    evaluator.ious = {(i, k): iou for i, row in enumerate(ious) for k, iou in enumerate(row)}
     images, categories = range(len(objects)), range(len(objects[0]) if objects else 0)
     return [
-        ImageEvaluation(judge.evaluateImg(image, category, area, max_detections))
+        ImageEvaluation(evaluator.evaluateImg(image, category, area, max_detections))
         for category, area, image in product(categories, area_ranges, images)
     ]
 
@@ -73,10 +76,10 @@ def accumulate(params: Any, evaluations: Sequence[ImageEvaluation]) -> dict[str,
     """Returns precision, recall and scores over all images as flat arrays, and their ``counts``."""
     from pycocotools.cocoeval import COCOeval
 
-    judge = COCOeval(iouType=params.iouType)
-    judge.params = judge._paramsEval = params
-    judge.evalImgs = [each.matches for each in evaluations]
+    evaluator = COCOeval(iouType=params.iouType)
+    evaluator.params = evaluator._paramsEval = params
+    evaluator.evalImgs = [each.matches for each in evaluations]
     with contextlib.redirect_stdout(io.StringIO()):  # hides its progress output
-        judge.accumulate()
-    found: dict[str, Any] = judge.eval
-    return found | {name: found[name].ravel() for name in ("precision", "recall", "scores")}
+        evaluator.accumulate()
+    results: dict[str, Any] = evaluator.eval
+    return results | {name: results[name].ravel() for name in ("precision", "recall", "scores")}

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import MOST_SIZE
-from ..registration import CONTRACTS, buffered
-from .buffers import check_buffer, named, refuse, write
+from ..contract import MAX_SIZE
+from ..registration import CONTRACTS, register_in_place
+from .buffers import check_buffer, errors_as, raise_error, write
 from .thresholds import at_least, rounded_above, rounded_at_least, with_last_pixel
 
 _ops = torch.ops.detops
@@ -22,13 +22,13 @@ _ops = torch.ops.detops
 
 def _check_shape(op: str, name: str, x: Tensor, *shape: int) -> None:
     if tuple(x.shape) != shape:
-        refuse(op, f"{name} must be {list(shape)}, got {list(x.shape)}")
+        raise_error(op, f"{name} must be {list(shape)}, got {list(x.shape)}")
 
 
 Pair = tuple[int, int]
 
 
-class _Window:
+class _DeformConvolution:
     """Sizes along y and x, and groups."""
 
     def __init__(self, op: str, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
@@ -42,37 +42,40 @@ class _Window:
         """Checks arguments against shapes: callers pass sizes that our ops infer from shapes."""
         if not input.dim() == offset.dim() == weight.dim() == 4:
             dims = f"{input.dim()}, {offset.dim()} and {weight.dim()}"
-            refuse(self.op, f"input, offset and weight must have 4 dimensions, got {dims}")
+            raise_error(self.op, f"input, offset and weight must have 4 dimensions, got {dims}")
         for groups in (self.groups, self.offset_groups):
-            if not 1 <= groups <= MOST_SIZE:
-                refuse(self.op, f"groups must be in [1, {MOST_SIZE}], got {groups}")
-        high, wide = self.kernel
+            if not 1 <= groups <= MAX_SIZE:
+                raise_error(self.op, f"groups must be in [1, {MAX_SIZE}], got {groups}")
+        kernel_h, kernel_w = self.kernel
         if tuple(weight.shape[2:]) != self.kernel:
-            refuse(
-                self.op, f"weight must have a kernel of {high} x {wide}, got {list(weight.shape)}"
+            raise_error(
+                self.op,
+                f"weight must have a kernel of {kernel_h} x {kernel_w}, got {list(weight.shape)}",
             )
         if weight.size(1) * self.groups != input.size(1):
             channels = f"{input.size(1)} / {self.groups} channels"
-            refuse(self.op, f"weight must have {channels}, got {list(weight.shape)}")
-        planes = 2 * high * wide * self.offset_groups
-        if offset.size(1) != planes:
-            refuse(self.op, f"offset must have {planes} channels, got {list(offset.shape)}")
+            raise_error(self.op, f"weight must have {channels}, got {list(weight.shape)}")
+        offset_channels = 2 * kernel_h * kernel_w * self.offset_groups
+        if offset.size(1) != offset_channels:
+            raise_error(
+                self.op, f"offset must have {offset_channels} channels, got {list(offset.shape)}"
+            )
 
     def forward(self, input: Tensor, offset: Tensor, mask: Tensor | None, weight: Tensor,
                 bias: Tensor | None) -> Tensor:  # fmt: skip
         """Computes the convolution."""
         self.check(input, offset, weight)
-        with named(self.op):
+        with errors_as(self.op):
             return _ops.deform_conv2d_forward(input, offset, mask, weight, bias, *self.sizes)
 
     def backward(self, grad: Tensor, input: Tensor, offset: Tensor, mask: Tensor | None,
-                 weight: Tensor, bias: Tensor | None, wanted: list[bool]) -> Any:  # fmt: skip
+                 weight: Tensor, bias: Tensor | None, needs_grad: list[bool]) -> Any:  # fmt: skip
         """Returns the requested gradients of input, offset, mask, weight and bias."""
         self.check(input, offset, weight)
         # Unlike in torchvision, a sample at exactly -1 has no gradient here.
-        with named(self.op):
+        with errors_as(self.op):
             return _ops.deform_conv2d_backward(
-                grad, input, offset, mask, weight, bias, *self.sizes, wanted, False
+                grad, input, offset, mask, weight, bias, *self.sizes, needs_grad, False
             )
 
 
@@ -80,18 +83,18 @@ class _Window:
 # unchanged, and accept a batch that is no multiple of `im2col_step`.
 
 
-def _window(op: str, numbers: tuple) -> _Window:
-    kW, kH, dW, dH, padW, padH, dilationW, dilationH, group, deformable_group = numbers
+def _deform_convolution(op: str, parameters: tuple) -> _DeformConvolution:
+    kW, kH, dW, dH, padW, padH, dilationW, dilationH, group, deformable_group = parameters
     sizes = ((kH, kW), (dH, dW), (padH, padW), (dilationH, dilationW))
-    return _Window(op, *sizes, group, deformable_group)
+    return _DeformConvolution(op, *sizes, group, deformable_group)
 
 
 def deform_conv_forward(input: Tensor, weight: Tensor, offset: Tensor, output: Tensor,
-                        columns: Tensor, ones: Tensor, *numbers: int) -> int:  # fmt: skip
+                        columns: Tensor, ones: Tensor, *parameters: int) -> int:  # fmt: skip
     """Writes the convolution into ``output``."""
     op = "deform_conv_forward"
     check_buffer(op, "output", output, input)
-    result = _window(op, numbers[:-1]).forward(input, offset, None, weight, None)
+    result = _deform_convolution(op, parameters[:-1]).forward(input, offset, None, weight, None)
     read = {"input": input, "weight": weight, "offset": offset}
     write(op, read, {"output": (output, result)})
     return 1
@@ -99,12 +102,12 @@ def deform_conv_forward(input: Tensor, weight: Tensor, offset: Tensor, output: T
 
 def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tensor,
                                grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
-                               columns: Tensor, *numbers: int) -> int:  # fmt: skip
+                               columns: Tensor, *parameters: int) -> int:  # fmt: skip
     """Writes the gradients of input and offset."""
     op = "deform_conv_backward_input"
     check_buffer(op, "gradInput", grad_input, input)
     check_buffer(op, "gradOffset", grad_offset, input)
-    grads = _window(op, numbers[:-1]).backward(
+    grads = _deform_convolution(op, parameters[:-1]).backward(
         grad_output, input, offset, None, weight, None, [True, True, False, False, False]
     )
     read = {"input": input, "offset": offset, "gradOutput": grad_output, "weight": weight}
@@ -115,37 +118,44 @@ def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tenso
 
 def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: Tensor,
                                     grad_weight: Tensor, columns: Tensor, ones: Tensor,
-                                    *numbers: Any) -> int:  # fmt: skip
+                                    *parameters: Any) -> int:  # fmt: skip
     """Adds ``scale`` times the gradient of the weights."""
     op = "deform_conv_backward_parameters"
     check_buffer(op, "gradWeight", grad_weight, input)
     # The weight gradient depends only on the shape of the weights.
-    grads = _window(op, numbers[:-2]).backward(
+    grads = _deform_convolution(op, parameters[:-2]).backward(
         grad_output, input, offset, None, grad_weight, None, [False, False, False, True, False]
     )
     read = {"input": input, "offset": offset, "gradOutput": grad_output}
-    write(op, read, {"gradWeight": (grad_weight, grads[3] * numbers[-2])}, added=("gradWeight",))
+    write(
+        op,
+        read,
+        {"gradWeight": (grad_weight, grads[3] * parameters[-2])},
+        accumulated=("gradWeight",),
+    )
     return 1
 
 
-def _modulated(op: str, numbers: tuple) -> _Window:
-    kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w = numbers[:8]
+def _modulated_convolution(op: str, parameters: tuple) -> _DeformConvolution:
+    kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w = parameters[:8]
     sizes = (
         *((kernel_h, kernel_w), (stride_h, stride_w)),
         *((pad_h, pad_w), (dilation_h, dilation_w)),
     )
-    return _Window(op, *sizes, *numbers[8:])
+    return _DeformConvolution(op, *sizes, *parameters[8:])
 
 
 def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
                                   offset: Tensor, mask: Tensor, output: Tensor, columns: Tensor,
-                                  *numbers: Any) -> None:  # fmt: skip
+                                  *parameters: Any) -> None:  # fmt: skip
     """Writes the convolution into ``output``."""
-    op, with_bias = "modulated_deform_conv_forward", numbers[-1]
+    op, with_bias = "modulated_deform_conv_forward", parameters[-1]
     check_buffer(op, "output", output, input)
-    given = bias if with_bias else None
-    result = _modulated(op, numbers[:-1]).forward(input, offset, mask, weight, given)
-    read = {"input": input, "weight": weight, "bias": given, "offset": offset, "mask": mask}
+    used_bias = bias if with_bias else None
+    result = _modulated_convolution(op, parameters[:-1]).forward(
+        input, offset, mask, weight, used_bias
+    )
+    read = {"input": input, "weight": weight, "bias": used_bias, "offset": offset, "mask": mask}
     write(op, read, {"output": (output, result)})
 
 
@@ -153,9 +163,9 @@ def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, 
                                    offset: Tensor, mask: Tensor, columns: Tensor,
                                    grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
                                    grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor,
-                                   *numbers: Any) -> None:  # fmt: skip
+                                   *parameters: Any) -> None:  # fmt: skip
     """Adds to the gradients of weight and bias, and overwrites the others."""
-    op, with_bias = "modulated_deform_conv_backward", numbers[-1]
+    op, with_bias = "modulated_deform_conv_backward", parameters[-1]
     check_buffer(op, "grad_input", grad_input, input)
     check_buffer(op, "grad_offset", grad_offset, input)
     check_buffer(op, "grad_mask", grad_mask, input)
@@ -164,16 +174,18 @@ def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, 
     if with_bias:
         check_buffer(op, "grad_bias", grad_bias, input)
         _check_shape(op, "grad_bias", grad_bias, *bias.shape)
-    given = bias if with_bias else None
-    wanted = [True, True, True, True, bool(with_bias)]
-    grads = _modulated(op, numbers[:-1]).backward(
-        grad_output, input, offset, mask, weight, given, wanted
+    used_bias = bias if with_bias else None
+    needs_grad = [True, True, True, True, bool(with_bias)]
+    grads = _modulated_convolution(op, parameters[:-1]).backward(
+        grad_output, input, offset, mask, weight, used_bias, needs_grad
     )
-    read = {"input": input, "weight": weight, "bias": given, "offset": offset, "mask": mask}
+    read = {"input": input, "weight": weight, "bias": used_bias, "offset": offset, "mask": mask}
     buffers = {"grad_input": grad_input, "grad_offset": grad_offset, "grad_mask": grad_mask}
     buffers |= {"grad_weight": grad_weight} | ({"grad_bias": grad_bias} if with_bias else {})
     written = {name: (x, grad) for (name, x), grad in zip(buffers.items(), grads, strict=False)}
-    write(op, read | {"grad_output": grad_output}, written, added=("grad_weight", "grad_bias"))
+    write(
+        op, read | {"grad_output": grad_output}, written, accumulated=("grad_weight", "grad_bias")
+    )
 
 
 def deform_psroi_pooling_forward(input: Tensor, bbox: Tensor, trans: Tensor, out: Tensor,
@@ -185,15 +197,15 @@ def deform_psroi_pooling_forward(input: Tensor, bbox: Tensor, trans: Tensor, out
     op = "deform_psroi_pooling_forward"
     check_buffer(op, "out", out, input)
     check_buffer(op, "top_count", top_count, input)
-    shifts = None if no_trans else trans
-    with named(op):
+    offsets = None if no_trans else trans
+    with errors_as(op):
         output, count = _ops.deform_psroi_pool_forward(
-            *(input, bbox, shifts, spatial_scale, output_dim, group_size),
+            *(input, bbox, offsets, spatial_scale, output_dim, group_size),
             *(pooled_size, pooled_size, part_size, sample_per_part, trans_std),
         )
     # Our op has one count per class; the caller expects one per output channel.
     counts = count.repeat_interleave(output_dim // count.size(1), 1)
-    read = {"input": input, "bbox": bbox, "trans": shifts}
+    read = {"input": input, "bbox": bbox, "trans": offsets}
     write(op, read, {"out": (out, output), "top_count": (top_count, counts)})
 
 
@@ -206,19 +218,19 @@ def deform_psroi_pooling_backward(out_grad: Tensor, input: Tensor, bbox: Tensor,
     op = "deform_psroi_pooling_backward"
     if not no_trans and trans.dim() != 4:
         shape = f"[K, 2 * classes, {part_size}, {part_size}]"
-        refuse(op, f"trans must be {shape}, got {list(trans.shape)}")
+        raise_error(op, f"trans must be {shape}, got {list(trans.shape)}")
     if bbox.dim() != 2:
-        refuse(op, f"bbox must be [K, 5], got {list(bbox.shape)}")
+        raise_error(op, f"bbox must be [K, 5], got {list(bbox.shape)}")
     _check_shape(op, "out_grad", out_grad, bbox.size(0), output_dim, pooled_size, pooled_size)
     _check_shape(op, "top_count", top_count, *out_grad.shape)
     check_buffer(op, "input_grad", input_grad, input)
     if not no_trans:
         check_buffer(op, "trans_grad", trans_grad, input)
     classes = 1 if no_trans else max(1, trans.size(1) // 2)
-    shifts = None if no_trans else trans
-    with named(op):
+    offsets = None if no_trans else trans
+    with errors_as(op):
         grad_input, grad_trans = _ops.deform_psroi_pool_backward(
-            *(out_grad, input, bbox, shifts),
+            *(out_grad, input, bbox, offsets),
             *(top_count[:, :: max(1, output_dim // classes)], spatial_scale, group_size),
             *(part_size, sample_per_part, trans_std),
         )
@@ -227,8 +239,8 @@ def deform_psroi_pooling_backward(out_grad: Tensor, input: Tensor, bbox: Tensor,
         written["trans_grad"] = trans_grad, grad_trans
     for name, (buffer, grad) in written.items():
         _check_shape(op, name, buffer, *grad.shape)
-    read = {"out_grad": out_grad, "input": input, "bbox": bbox, "trans": shifts}
-    write(op, read | {"top_count": top_count}, written, added=tuple(written))
+    read = {"out_grad": out_grad, "input": input, "bbox": bbox, "trans": offsets}
+    write(op, read | {"top_count": top_count}, written, accumulated=tuple(written))
 
 
 # Class k is column k - 1 of the logits. Class 0 is the background; negative targets are ignored.
@@ -249,8 +261,8 @@ def sigmoid_focalloss_forward(
     logits: Tensor, targets: Tensor, num_classes: int, gamma: float, alpha: float
 ) -> Tensor:
     """Returns the ``[N, C]`` losses."""
-    dense = _one_hot("sigmoid_focalloss_forward", logits, targets, num_classes)
-    return _without_ignored(_ops.sigmoid_focal_loss_forward(logits, dense, alpha, gamma), targets)
+    one_hot = _one_hot("sigmoid_focalloss_forward", logits, targets, num_classes)
+    return _without_ignored(_ops.sigmoid_focal_loss_forward(logits, one_hot, alpha, gamma), targets)
 
 
 def sigmoid_focalloss_backward(
@@ -258,8 +270,8 @@ def sigmoid_focalloss_backward(
 ) -> Tensor:
     """Returns the gradient of the logits."""
     op = "sigmoid_focalloss_backward"
-    dense = _one_hot(op, logits, targets, num_classes, d_losses=d_losses)
-    grad = _ops.sigmoid_focal_loss_backward(d_losses, logits, dense, alpha, gamma)
+    one_hot = _one_hot(op, logits, targets, num_classes, d_losses=d_losses)
+    grad = _ops.sigmoid_focal_loss_backward(d_losses, logits, one_hot, alpha, gamma)
     return _without_ignored(grad, targets)
 
 
@@ -274,7 +286,7 @@ for _function in (
     sigmoid_focalloss_forward,
     sigmoid_focalloss_backward,
 ):
-    buffered(_function.__name__, _function)
+    register_in_place(_function.__name__, _function)
 
 
 NAMES = (

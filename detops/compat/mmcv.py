@@ -117,8 +117,10 @@ def diff_iou_rotated_sort_vertices_forward(
     order = angle.argsort(dim=-1, stable=True)[..., :9]
     count = num_valid.clamp(max=8)[..., None]
     padding = 8 + mask[..., 8:].int().argmin(-1, keepdim=True)
-    place = torch.arange(9, device=order.device)
-    order = torch.where(place < count, order, torch.where(place == count, order[..., :1], padding))
+    position = torch.arange(9, device=order.device)
+    order = torch.where(
+        position < count, order, torch.where(position == count, order[..., :1], padding)
+    )
     return torch.where(count >= 3, order, padding).to(torch.int32)
 
 
@@ -171,7 +173,7 @@ def sigmoid_focal_loss_backward(
     grad_input.copy_(grad * _by_row(_row_weights(weight, target)))
 
 
-def _of_class(softmax: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _class_probability(softmax: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the probability of each row's class, and its logarithm."""
     p = softmax.gather(1, target.clamp(min=0)[:, None])[:, 0]
     return p, p.clamp(min=_TINY).log()
@@ -181,7 +183,7 @@ def softmax_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
     """Writes ``[N]`` losses from probabilities; negative classes are ignored."""
-    p, log_p = _of_class(input, target)
+    p, log_p = _class_probability(input, target)
     loss = -alpha * (1 - p) ** gamma * log_p * _row_weights(weight, target)
     output.copy_(loss.masked_fill(target < 0, 0))
 
@@ -190,14 +192,14 @@ def softmax_focal_loss_backward(input: Tensor, target: Tensor, weight: Tensor, b
                                 grad_input: Tensor, gamma: float,
                                 alpha: float) -> None:  # fmt: skip
     """Writes the derivative of each loss with respect to its row's logits."""
-    p, log_p = _of_class(input, target)
+    p, log_p = _class_probability(input, target)
     slope = gamma * (1 - p) ** (gamma - 1) * p * log_p if gamma else 0
     per_row = alpha * (slope - (1 - p) ** gamma) * _row_weights(weight, target)
     buff.copy_(per_row.masked_fill(target < 0, 0))
     grad_input.copy_(buff[:, None] * (_one_hot(input, target) - input))
 
 
-def _rows(x: Tensor, planes: int, output: Tensor) -> Tensor:
+def _planes(x: Tensor, planes: int, output: Tensor) -> Tensor:
     """Reads each image's memory as ``planes`` planes of the output's size."""
     height, width = output.shape[2:]
     if x.shape[1:] == (planes, height, width):
@@ -213,8 +215,8 @@ def _rows(x: Tensor, planes: int, output: Tensor) -> Tensor:
 def chamfer_distance_forward(xyz1: Tensor, xyz2: Tensor, dist1: Tensor, dist2: Tensor,
                              idx1: Tensor, idx2: Tensor) -> None:  # fmt: skip
     """Writes squared distances and indices of the nearest points."""
-    found = _ops.chamfer_distance_forward(xyz1, xyz2)
-    for buffer, result in zip((dist1, dist2, idx1, idx2), found, strict=True):
+    results = _ops.chamfer_distance_forward(xyz1, xyz2)
+    for buffer, result in zip((dist1, dist2, idx1, idx2), results, strict=True):
         buffer.copy_(result)
 
 
@@ -223,9 +225,11 @@ def chamfer_distance_backward(xyz1: Tensor, xyz2: Tensor, idx1: Tensor, idx2: Te
                               gradxyz2: Tensor) -> None:  # fmt: skip
     """Adds to both gradients."""
     grads = graddist1, graddist2
-    to1, to2 = _ops.chamfer_distance_backward(*grads, xyz1, xyz2, idx1.long(), idx2.long())
-    gradxyz1.add_(to1)
-    gradxyz2.add_(to2)
+    grad_points1, grad_points2 = _ops.chamfer_distance_backward(
+        *grads, xyz1, xyz2, idx1.long(), idx2.long()
+    )
+    gradxyz1.add_(grad_points1)
+    gradxyz2.add_(grad_points2)
 
 
 def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
@@ -237,8 +241,8 @@ def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, o
     """Reads larger offsets and masks as if they had the size of the output, like mmcv."""
     points = deformable_group * kernel_h * kernel_w
     _ops.modulated_deform_conv_forward(
-        *(input, weight, bias, ones, _rows(offset, 2 * points, output)),
-        *(_rows(mask, points, output), output, columns, kernel_h, kernel_w, stride_h, stride_w),
+        *(input, weight, bias, ones, _planes(offset, 2 * points, output)),
+        *(_planes(mask, points, output), output, columns, kernel_h, kernel_w, stride_h, stride_w),
         *(pad_h, pad_w, dilation_h, dilation_w, group, deformable_group, with_bias),
     )
 
@@ -253,13 +257,13 @@ def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, 
                                    with_bias: bool) -> None:  # fmt: skip
     """Adds to the gradients of weight and bias, and overwrites the others."""
     points = deformable_group * kernel_h * kernel_w
-    offset_rows, mask_rows = (
-        _rows(offset, 2 * points, grad_output),
-        _rows(mask, points, grad_output),
+    offset_planes, mask_planes = (
+        _planes(offset, 2 * points, grad_output),
+        _planes(mask, points, grad_output),
     )
-    grads = torch.empty_like(offset_rows), torch.empty_like(mask_rows)
+    grads = torch.empty_like(offset_planes), torch.empty_like(mask_planes)
     _ops.modulated_deform_conv_backward(
-        *(input, weight, bias, ones, offset_rows, mask_rows, columns, grad_input, grad_weight),
+        *(input, weight, bias, ones, offset_planes, mask_planes, columns, grad_input, grad_weight),
         *(grad_bias, *grads, grad_output, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w),
         *(dilation_h, dilation_w, group, deformable_group, with_bias),
     )
@@ -364,20 +368,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _missing(name: str) -> str:
-    return f"detops.compat.mmcv: mmcv._ext.{name} is not among the ops of detops"
+    return f"detops.compat.mmcv: detops does not implement mmcv._ext.{name}"
 
 
-def _absent(name: str) -> Callable[..., Any]:
+def _module_getattr(name: str) -> Callable[..., Any]:
     """Resolves module attributes that FUNCTIONS lacks, to functions that raise."""
     if name.startswith("__"):
         raise AttributeError(f"module 'mmcv._ext' has no attribute {name!r}")
 
-    def refuse(*_: Any, **__: Any) -> Any:
+    def raise_missing(*_: Any, **__: Any) -> Any:
         raise NotImplementedError(_missing(name))
 
-    return refuse
+    return raise_missing
 
 
 def contents() -> dict[str, Any]:
     """Returns the contents of ``mmcv._ext``; different versions of mmcv load different names."""
-    return {**FUNCTIONS, "__getattr__": _absent}
+    return {**FUNCTIONS, "__getattr__": _module_getattr}

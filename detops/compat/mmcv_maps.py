@@ -19,9 +19,9 @@ def carafe_naive_backward(top_grad: Tensor, features: Tensor, masks: Tensor, bot
                           scale_factor: int) -> None:  # fmt: skip
     """Overwrites both gradients."""
     sizes = kernel_size, group_size, scale_factor
-    to_features, to_masks = _ops.carafe_backward(top_grad, features, masks, *sizes)
-    bottom_grad.copy_(to_features)
-    mask_grad.copy_(to_masks)
+    grad_features, grad_masks = _ops.carafe_backward(top_grad, features, masks, *sizes)
+    bottom_grad.copy_(grad_features)
+    mask_grad.copy_(grad_masks)
 
 
 def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: Tensor,
@@ -65,8 +65,8 @@ def deform_roi_pool_forward(input: Tensor, rois: Tensor, offset: Tensor, output:
                             sampling_ratio: int, gamma: float) -> None:  # fmt: skip
     """Treats an empty ``offset`` as no offsets."""
     bins = spatial_scale, pooled_height, pooled_width, sampling_ratio, gamma
-    moved = offset if offset.numel() else None
-    output.copy_(_ops.deform_roi_pool_forward(input, rois, moved, *bins))
+    used_offset = offset if offset.numel() else None
+    output.copy_(_ops.deform_roi_pool_forward(input, rois, used_offset, *bins))
 
 
 def deform_roi_pool_backward(grad_output: Tensor, input: Tensor, rois: Tensor, offset: Tensor,
@@ -74,12 +74,14 @@ def deform_roi_pool_backward(grad_output: Tensor, input: Tensor, rois: Tensor, o
                              pooled_width: int, spatial_scale: float, sampling_ratio: int,
                              gamma: float) -> None:  # fmt: skip
     """Adds to the gradient of the input, and overwrites that of the offsets."""
-    moved = offset if offset.numel() else None
-    how = spatial_scale, sampling_ratio, gamma
-    to_input, to_offset = _ops.deform_roi_pool_backward(grad_output, input, rois, moved, *how)
-    grad_input.add_(to_input)
-    if moved is not None:
-        grad_offset.copy_(to_offset)
+    used_offset = offset if offset.numel() else None
+    settings = spatial_scale, sampling_ratio, gamma
+    input_grad, offset_grad = _ops.deform_roi_pool_backward(
+        grad_output, input, rois, used_offset, *settings
+    )
+    grad_input.add_(input_grad)
+    if used_offset is not None:
+        grad_offset.copy_(offset_grad)
 
 
 def active_rotated_filter_forward(input: Tensor, indices: Tensor, output: Tensor) -> None:
@@ -93,7 +95,7 @@ def active_rotated_filter_backward(grad_out: Tensor, indices: Tensor, grad_in: T
     grad_in.copy_(_ops.active_rotated_filter_backward(grad_out, indices, *planes))
 
 
-def _refined(boxes: Tensor) -> Tensor:
+def _to_detops_boxes(boxes: Tensor) -> Tensor:
     """Converts mmcv's (cy, cx, w, h, angle in clockwise radians) boxes to our convention."""
     y, x, w, h, angle = boxes.unbind(-1)
     return torch.stack([x, y, w, h, -torch.rad2deg(angle)], -1)
@@ -102,12 +104,12 @@ def _refined(boxes: Tensor) -> Tensor:
 def rotated_feature_align_forward(features: Tensor, best_bboxes: Tensor, output: Tensor,
                                   spatial_scale: float, points: int) -> None:  # fmt: skip
     """Writes the features plus the features sampled at the boxes."""
-    boxes = _refined(best_bboxes)
+    boxes = _to_detops_boxes(best_bboxes)
     output.copy_(_ops.rotated_feature_align_forward(features, boxes, spatial_scale, points))
 
 
 def rotated_feature_align_backward(top_grad: Tensor, best_bboxes: Tensor, bottom_grad: Tensor,
                                    spatial_scale: float, points: int) -> None:  # fmt: skip
     """Adds to the gradient of the features."""
-    boxes = _refined(best_bboxes)
+    boxes = _to_detops_boxes(best_bboxes)
     bottom_grad.add_(_ops.rotated_feature_align_backward(top_grad, boxes, spatial_scale, points))

@@ -7,10 +7,10 @@ from torch import Tensor
 
 def _edges(low: Tensor, size: Tensor, bins: int, limit: int) -> tuple[Tensor, Tensor]:
     """Returns the integer start and end of each RoI's bins, each ``[K, bins]``."""
-    place = torch.arange(bins, device=low.device, dtype=low.dtype)
+    bin_index = torch.arange(bins, device=low.device, dtype=low.dtype)
     step = (size / bins)[:, None]
-    first = (place * step + low[:, None]).floor().clamp(0, limit)
-    last = ((place + 1) * step + low[:, None]).ceil().clamp(0, limit)
+    first = (bin_index * step + low[:, None]).floor().clamp(0, limit)
+    last = ((bin_index + 1) * step + low[:, None]).ceil().clamp(0, limit)
     return first.long(), last.long()
 
 
@@ -37,23 +37,23 @@ def roi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor
         image = input[index[k], :, min(top) : max(bottom)]
         # Ties go to the first row, and within it to the first pixel.
         best = input.new_full((channels, image.size(1), pooled_width), lowest)
-        place = best.new_zeros(best.shape, dtype=torch.long)
+        columns = best.new_zeros(best.shape, dtype=torch.long)
         for j, (a, b) in enumerate(zip(left, right, strict=True)):
             if a < b and image.size(1):
                 part = image[..., a:b]
-                best[..., j], at = part.masked_fill(part.isnan(), lowest).max(-1)
-                place[..., j] = at + a
+                best[..., j], position = part.masked_fill(part.isnan(), lowest).max(-1)
+                columns[..., j] = position + a
         for i, (a, b) in enumerate(zip(top, bottom, strict=True)):
             if a >= b:
                 output[k, :, i], argmax[k, :, i] = 0, -1
                 continue
             a, b = a - min(top), b - min(top)
-            found, row = best[:, a:b].max(1)
-            at = (row + a + min(top)) * width + place[:, a:b].gather(1, row[:, None])[:, 0]
+            maxima, row = best[:, a:b].max(1)
+            position = (row + a + min(top)) * width + columns[:, a:b].gather(1, row[:, None])[:, 0]
             empty = torch.tensor([p >= q for p, q in zip(left, right, strict=True)])
             empty = empty.to(input.device)
-            output[k, :, i] = found.masked_fill(empty, 0)
-            argmax[k, :, i] = at.masked_fill(empty | (found <= lowest), -1).int()
+            output[k, :, i] = maxima.masked_fill(empty, 0)
+            argmax[k, :, i] = position.masked_fill(empty | (maxima <= lowest), -1).int()
 
 
 def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor,
@@ -62,8 +62,8 @@ def roi_pool_backward(grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_in
     """Adds each bin's gradient at the position of its maximum."""
     images, channels, height, width = grad_input.shape
     plane = rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device)
-    at = plane[:, :, None, None] * (height * width) + argmax
-    found = argmax >= 0
+    position = plane[:, :, None, None] * (height * width) + argmax
+    has_maximum = argmax >= 0
     flat = grad_input.new_zeros(grad_input.numel())
-    flat.index_add_(0, at[found], grad_output[found])
+    flat.index_add_(0, position[has_maximum], grad_output[has_maximum])
     grad_input.add_(flat.view_as(grad_input))

@@ -7,14 +7,14 @@ This covers deformable attention on CPU, which mmcv computes in a loop, and mmde
 from collections.abc import Callable
 from typing import Any
 
-from .assignment import called_in
-from .attention import by_level
-from .bodies import Patch
+from .assignment import assignment_patches
+from .attention import attend_by_level
+from .patching import Patch
 
 _ASSIGNERS = "mmdet.models.task_modules.assigners."
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("mmcv.ops.multi_scale_deform_attn", "multi_scale_deformable_attn_pytorch"): by_level,
-    **called_in(f"{_ASSIGNERS}hungarian_assigner", f"{_ASSIGNERS}topk_hungarian_assigner"),
+    ("mmcv.ops.multi_scale_deform_attn", "multi_scale_deformable_attn_pytorch"): attend_by_level,
+    **assignment_patches(f"{_ASSIGNERS}hungarian_assigner", f"{_ASSIGNERS}topk_hungarian_assigner"),
 }
 
 

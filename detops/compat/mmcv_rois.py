@@ -27,12 +27,12 @@ def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argm
                        aligned: bool) -> None:  # fmt: skip
     """Adds to the gradient of the input."""
     bins = (spatial_scale, aligned_height, aligned_width, *grad_input.shape)
-    how = sampling_ratio, aligned
+    settings = sampling_ratio, aligned
     if pool_mode == 1:
-        grad_input.add_(_ops.roi_align_backward(grad_output, rois, *bins, *how))
+        grad_input.add_(_ops.roi_align_backward(grad_output, rois, *bins, *settings))
     else:
-        places = argmax_y, argmax_x
-        grad_input.add_(_ops.roi_align_max_backward(grad_output, rois, *places, *bins, *how))
+        argmax = argmax_y, argmax_x
+        grad_input.add_(_ops.roi_align_max_backward(grad_output, rois, *argmax, *bins, *settings))
 
 
 def _rotated_rois(rois: Tensor, spatial_scale: float, aligned: bool, clockwise: bool) -> Tensor:
@@ -64,7 +64,7 @@ def roi_align_rotated_backward(grad_output: Tensor, rois: Tensor, grad_input: Te
     grad_input.add_(_ops.roi_align_rotated_backward(grad_output, rois, *bins))
 
 
-def _oriented(rois: Tensor) -> Tensor:
+def _angles_to_degrees(rois: Tensor) -> Tensor:
     """Converts the angles of RoIs to degrees; the op itself handles ``clockwise``."""
     return torch.cat([rois[:, :5].float(), torch.rad2deg(rois[:, 5:].float())], 1)
 
@@ -74,7 +74,7 @@ def riroi_align_rotated_forward(features: Tensor, rois: Tensor, output: Tensor, 
                                 num_orientations: int, clockwise: bool) -> None:  # fmt: skip
     """Accepts RoIs in radians, counter-clockwise unless ``clockwise``."""
     bins = (spatial_scale, pooled_height, pooled_width, num_samples, num_orientations, clockwise)
-    output.copy_(_ops.riroi_align_rotated_forward(features, _oriented(rois), *bins))
+    output.copy_(_ops.riroi_align_rotated_forward(features, _angles_to_degrees(rois), *bins))
 
 
 def riroi_align_rotated_backward(top_grad: Tensor, rois: Tensor, bottom_grad: Tensor,
@@ -83,8 +83,10 @@ def riroi_align_rotated_backward(top_grad: Tensor, rois: Tensor, bottom_grad: Te
                                  clockwise: bool) -> None:  # fmt: skip
     """Adds to the gradient of the features."""
     bins = (spatial_scale, pooled_height, pooled_width, *bottom_grad.shape)
-    how = num_samples, num_orientations, clockwise
-    bottom_grad.add_(_ops.riroi_align_rotated_backward(top_grad, _oriented(rois), *bins, *how))
+    settings = num_samples, num_orientations, clockwise
+    bottom_grad.add_(
+        _ops.riroi_align_rotated_backward(top_grad, _angles_to_degrees(rois), *bins, *settings)
+    )
 
 
 def border_align_forward(input: Tensor, boxes: Tensor, output: Tensor, argmax_idx: Tensor,
@@ -112,13 +114,13 @@ def prroi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, pooled_heigh
 def prroi_pool_backward(grad_output: Tensor, rois: Tensor, grad_input: Tensor, pooled_height: int,
                         pooled_width: int, spatial_scale: float) -> None:  # fmt: skip
     """Adds to the gradient of the input; this gradient does not depend on the input's values."""
-    how = spatial_scale, True, False
-    grad_input.add_(_ops.prroi_pool_backward(grad_output, grad_input, rois, *how)[0])
+    settings = spatial_scale, True, False
+    grad_input.add_(_ops.prroi_pool_backward(grad_output, grad_input, rois, *settings)[0])
 
 
 def prroi_pool_coor_backward(output: Tensor, grad_output: Tensor, input: Tensor, rois: Tensor,
                              grad_rois: Tensor, pooled_height: int, pooled_width: int,
                              spatial_scale: float) -> None:  # fmt: skip
     """Adds to the gradient of the boxes."""
-    how = spatial_scale, False, True
-    grad_rois.add_(_ops.prroi_pool_backward(grad_output, input, rois, *how)[1])
+    settings = spatial_scale, False, True
+    grad_rois.add_(_ops.prroi_pool_backward(grad_output, input, rois, *settings)[1])

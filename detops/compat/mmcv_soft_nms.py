@@ -18,28 +18,30 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
     """
     if not len(boxes):
         return torch.empty(0, dtype=torch.int64, device=boxes.device)
-    floor = torch.tensor(min_score, dtype=torch.float32).item()
-    rest = scores[scores >= floor]
-    if len(rest.unique()) < len(rest) or _without_value(boxes, scores, offset):
-        keep, values = _one_by_one(boxes, scores, iou_threshold, sigma, floor, method, offset)
-    elif len(rest) < 1:
+    rounded_min_score = torch.tensor(min_score, dtype=torch.float32).item()
+    candidates = scores[scores >= rounded_min_score]
+    if len(candidates.unique()) < len(candidates) or _may_have_nan(boxes, scores, offset):
+        keep, values = _select_like_mmcv(
+            boxes, scores, iou_threshold, sigma, rounded_min_score, method, offset
+        )
+    elif len(candidates) < 1:
         keep, values = scores.argmax()[None], scores.max()[None]
     else:
         shifted = with_last_pixel(boxes) if offset else boxes
         bound = rounded_at_least(iou_threshold) if offset else at_least(iou_threshold, boxes)
         keep, values = torch.ops.detops.soft_nms(
-            shifted, scores, bound, sigma, floor, _METHODS[method]
+            shifted, scores, bound, sigma, rounded_min_score, _METHODS[method]
         )
     dets[: len(keep), :4] = boxes[keep]
     dets[: len(keep), 4] = values
     return keep
 
 
-def _without_value(boxes: Tensor, scores: Tensor, offset: int) -> bool:
+def _may_have_nan(boxes: Tensor, scores: Tensor, offset: int) -> bool:
     """Returns whether a score or an IoU may be NaN; a NaN score is never below the minimum."""
     area = _areas(boxes, offset)
-    odd = int((area == 0).sum()) > 1 or bool((area < 0).any())
-    return odd or not bool(area.isfinite().all()) or bool(scores.isnan().any())
+    is_degenerate = int((area == 0).sum()) > 1 or bool((area < 0).any())
+    return is_degenerate or not bool(area.isfinite().all()) or bool(scores.isnan().any())
 
 
 def _areas(boxes: Tensor, offset: int) -> Tensor:
@@ -50,13 +52,14 @@ def _first_best(score: Tensor) -> int:
     """Returns the result of mmcv's search with ``>``, which a leading NaN score stops."""
     if score[0].isnan():
         return 0
-    numbers = score.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    comparable = score.nan_to_num(-torch.inf, torch.inf, -torch.inf)
     # torch.max does not define which of several equal values it returns.
-    return int((numbers == numbers.max()).nonzero()[0])
+    return int((comparable == comparable.max()).nonzero()[0])
 
 
-def _one_by_one(boxes: Tensor, scores: Tensor, threshold: float, sigma: float, floor: float,
-                method: int, offset: int) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _select_like_mmcv(boxes: Tensor, scores: Tensor, threshold: float, sigma: float,
+                      min_score: float, method: int,
+                      offset: int) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Selects the first of equal scores, from a list in which the last entry fills each gap.
 
     The order depends on all earlier gaps, so this maintains the list exactly as mmcv does.
@@ -74,17 +77,17 @@ def _one_by_one(boxes: Tensor, scores: Tensor, threshold: float, sigma: float, f
         order, score = order[1:], score[1:]
         low = torch.maximum(boxes[first, :2], boxes[order, :2])
         high = torch.minimum(boxes[first, 2:], boxes[order, 2:])
-        both = (high - low + offset).clamp(min=0).prod(1)
-        iou = both / (area[first] + area[order] - both)
+        intersection = (high - low + offset).clamp(min=0).prod(1)
+        iou = intersection / (area[first] + area[order] - intersection)
         if method == 2:
             weight = (-(iou * iou) / sigma).exp()
         else:
             weight = torch.where(iou >= threshold, 1 - iou if method == 1 else iou * 0, 1)
         score = score * weight
-        stays = ~(score < floor)
-        count = int(stays.sum())
-        place = torch.arange(count, device=boxes.device)
+        is_kept = ~(score < min_score)
+        count = int(is_kept.sum())
+        source = torch.arange(count, device=boxes.device)
         # Entries to keep beyond the new end move into the gaps before it, the last entry first.
-        place[~stays[:count]] = count + stays[count:].nonzero()[:, 0].flip(0)
-        order, score = order[place], score[place]
+        source[~is_kept[:count]] = count + is_kept[count:].nonzero()[:, 0].flip(0)
+        order, score = order[source], score[source]
     return torch.stack(keep), torch.stack(values)

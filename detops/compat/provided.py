@@ -23,10 +23,10 @@ WITH_PATCH = {
 def _begin(name: str) -> None:
     hook = import_module("detops_hook")
     if name in hook.SUPPLIED:
-        foreign = hook.FINDER.is_foreign(name)
+        foreign = hook.FINDER.foreign_module(name)
         if foreign is not None:
             raise RuntimeError(
-                f"detops.compat.provide: {foreign.__name__} has been imported already, from "
+                f"detops.compat.provide: {foreign.__name__} was already imported from "
                 f"{getattr(foreign, '__file__', None)}; call provide({name!r}) before anything "
                 f"imports {name}"
             )
@@ -146,5 +146,7 @@ def provide(name: str) -> Provided:
     """
     names = import_module("detops_hook").NAMES
     if name not in names:
-        raise ValueError(f"detops.compat.provide: {name!r} is none of {', '.join(names)}")
+        raise ValueError(
+            f"detops.compat.provide: name must be one of {', '.join(names)}, got {name!r}"
+        )
     return Provided(name)

@@ -35,12 +35,12 @@ def at_least(threshold: float, boxes: Tensor) -> float:
 def rounded_above(threshold: float) -> float:
     """Returns the threshold for float32(IoU) > float32(threshold), with the IoU in double."""
     value = _float32(threshold)
-    after = torch.nextafter(value, _float32(_HIGHEST))
-    middle = (value.double() + after.double()) / 2
+    successor = torch.nextafter(value, _float32(_HIGHEST))
+    midpoint = (value.double() + successor.double()) / 2
     # A double halfway between two float32 values rounds to the one whose last bit is 0.
-    if after.view(torch.int32).item() % 2 == 0:
-        middle = torch.nextafter(middle, value.double())
-    return middle.item()
+    if successor.view(torch.int32).item() % 2 == 0:
+        midpoint = torch.nextafter(midpoint, value.double())
+    return midpoint.item()
 
 
 def rounded_at_least(threshold: float) -> float:

@@ -8,17 +8,17 @@ from torch import Tensor
 
 from .. import ops
 from .assignment import linear_sum_assignment
-from .attention import in_one_row
-from .bodies import Patch, patch_installed
+from .attention import attend_flat
+from .patching import Patch, patch_installed
 
 
 def _nms(original: Callable[..., Tensor], boxes: Tensor, scores: Tensor, threshold: Any) -> Tensor:
-    ours = boxes.device.type in ("cpu", "cuda") and boxes.is_floating_point()
-    return ops.nms(boxes, scores, threshold) if ours else original(boxes, scores, threshold)
+    is_supported = boxes.device.type in ("cpu", "cuda") and boxes.is_floating_point()
+    return ops.nms(boxes, scores, threshold) if is_supported else original(boxes, scores, threshold)
 
 
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("ultralytics.nn.modules.utils", "multi_scale_deformable_attn_pytorch"): in_one_row,
+    ("ultralytics.nn.modules.utils", "multi_scale_deformable_attn_pytorch"): attend_flat,
     ("ultralytics.utils.nms", "TorchNMS.nms"): _nms,
     ("ultralytics.utils.ops", "linear_sum_assignment"): linear_sum_assignment,
 }

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..messages import LONGEST_VALUE
+from ..messages import MAX_VALUE_LENGTH
 from .detection import DetectionDataset
 from .files import check_regular, composed, read_lines, spelled, under
 from .image import IMAGE_SUFFIXES, ImageError, open_image
@@ -166,7 +166,7 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
     except (ElementTree.ParseError, ValueError) as error:
         raise _XmlError(f"not XML ({error})") from error
     if tree.tag != "annotation" and tree.find("size") is None:
-        raise _XmlError(f"expected <annotation>, got <{tree.tag[:LONGEST_VALUE]}>")
+        raise _XmlError(f"expected <annotation>, got <{tree.tag[:MAX_VALUE_LENGTH]}>")
     # A missing side is read as 0: see `given_size`.
     sides = [_number(tree, f"size/{side}", "0") for side in ("width", "height")]
     if not all(side >= 0 and side == int(side) for side in sides):

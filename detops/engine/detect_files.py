@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from ..data import ImageError
-from ..distributed import gather_objects, is_main, on_main, rank, shares, world_size
+from ..distributed import distribute_chunks, gather_objects, is_main, on_main, rank, world_size
 from ..visualize import draw_detections
 from .checkpoint import list_some, writing
 from .command import check_writable
@@ -171,15 +171,15 @@ class _Run:
         paths = picture_paths(sources, self.wanted.output, done)
         left = [i for i, source in enumerate(sources) if source.name not in done]
         with counting_progress(self.messages, "detecting") as report:
-            for share in shares(len(left), self.wanted.batch):
-                group = [left[i] for i in share]
+            for chunk in distribute_chunks(len(left), self.wanted.batch):
+                group = [left[i] for i in chunk]
                 self._pictures(
                     [(sources[i], paths[i]) for i in group if sources[i].kind == "picture"]
                 )
                 for i in group:
                     if sources[i].kind != "picture":
                         self._attempt(sources[i].name, self._video, sources[i], paths[i])
-                report(share.stop, len(left))
+                report(chunk.stop, len(left))
 
     def fail(self, error: Exception, name: str = "") -> None:
         """Records and reports a failed image."""

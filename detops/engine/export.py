@@ -94,7 +94,7 @@ def export_detector(
         return _compare_rounded(expected, file, pixels, picture, console)
     FORMATS[kind](detector.model, file, about=detector.about)
     found = Detector.from_exported(file).detect(pixels)
-    wrong = without_partner(expected, found, EXACT) + without_partner(found, expected, EXACT)
+    wrong = count_unmatched(expected, found, EXACT) + count_unmatched(found, expected, EXACT)
     if wrong:
         return (
             f"{file}: finds something else in {picture} than PyTorch: {wrong} of "
@@ -123,7 +123,7 @@ def _compare_rounded(
 ) -> str | None:
     sure = expected["scores"] >= SURE
     some = {k: v[sure] for k, v in expected.items() if k != "names"} if sure.any() else expected
-    lost = without_partner(some, Detector.from_exported(file).detect(pixels), ROUNDED)
+    lost = count_unmatched(some, Detector.from_exported(file).detect(pixels), ROUNDED)
     total = len(some["scores"])
     if lost > MOST_LOST * total:
         return f"{file}: misses {lost} of {total} detections of {picture}: take other --int8"
@@ -131,7 +131,7 @@ def _compare_rounded(
     return None
 
 
-def without_partner(some: dict[str, Any], others: dict[str, Any], bounds: Bounds = EXACT) -> int:
+def count_unmatched(some: dict[str, Any], others: dict[str, Any], bounds: Bounds = EXACT) -> int:
     """Counts detections that have no counterpart among others; both from `Detector.detect`.
 
     A counterpart has the same label, and nearly the same box, score, mask and keypoints.

@@ -46,11 +46,11 @@ class Exported(Module):
             raise
         # Guards of a graph raise AssertionError. ONNX Runtime's errors have no common base class.
         except Exception as error:
-            why = (str(error) or type(error).__name__).splitlines()[0]
+            reason = (str(error) or type(error).__name__).splitlines()[0]
             if isinstance(error, AssertionError):
-                why = "its graph was not made for such a size"  # the guard itself is a formula
+                reason = "its graph does not support this size"  # the guard itself is a formula
             raise RuntimeError(
-                f"the exported detector refuses an image of shape {list(image.shape)}: {why}"
+                f"the exported detector rejects an image of shape {list(image.shape)}: {reason}"
             ) from error
 
 
@@ -85,9 +85,9 @@ def load(file: str | Path) -> Exported:
         return _load_pt2(path)
     # The type depends on the code that first fails on a damaged file.
     except Exception as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"{path}: damaged, or not what detops.export has written for this PyTorch ({why})"
+            f"{path}: damaged, or not written by detops.export for this PyTorch ({reason})"
         ) from error
 
 
@@ -121,11 +121,11 @@ def _load_onnx(path: Path) -> Exported:
     # ONNX Runtime's errors have no common base class.
     except Exception as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
-    (image,) = (given.name for given in session.get_inputs())
-    names = [found.name for found in session.get_outputs()]
+    (image,) = (node.name for node in session.get_inputs())
+    names = [node.name for node in session.get_outputs()]
 
     def run(pixels: Tensor) -> dict[str, Tensor]:
-        found: list[Any] = session.run(None, {image: np.ascontiguousarray(pixels.detach().cpu())})
-        return dict(zip(names, map(torch.from_numpy, found), strict=True))
+        outputs: list[Any] = session.run(None, {image: np.ascontiguousarray(pixels.detach().cpu())})
+        return dict(zip(names, map(torch.from_numpy, outputs), strict=True))
 
     return Exported(run, dict(session.get_modelmeta().custom_metadata_map))

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-FIRST = ("boxes", "labels", "scores")
+LEADING_KEYS = ("boxes", "labels", "scores")
 
 
-class OneImage(nn.Module):
+class SingleImageDetector(nn.Module):
     """A detector that accepts one image instead of a list, and returns tensors in a fixed order."""
 
     def __init__(self, detector: nn.Module) -> None:
@@ -17,8 +17,8 @@ class OneImage(nn.Module):
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Maps ``[3, h, w]`` to the detections of that image: boxes, labels, scores, the rest."""
-        (found,) = self.detector([image])
-        return {key: found[key] for key in FIRST if key in found} | found
+        (detections,) = self.detector([image])
+        return {key: detections[key] for key in LEADING_KEYS if key in detections} | detections
 
 
 def program(detector: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:
@@ -46,8 +46,8 @@ def program(detector: nn.Module, size: tuple[int, int] | None = None) -> Exporte
     if detector.training:
         raise ValueError("detops.export: the detector must be in eval mode, call eval() on it")
     height, width = size or (160, 224)
-    some = next(detector.parameters())
-    image = torch.rand(3, height, width, device=some.device, dtype=some.dtype)
+    parameter = next(detector.parameters())
+    image = torch.rand(3, height, width, device=parameter.device, dtype=parameter.dtype)
     sides = {} if size else {1: Dim.DYNAMIC, 2: Dim.DYNAMIC}
     with torch.no_grad():
-        return torch.export.export(OneImage(detector), (image,), dynamic_shapes=(sides,))
+        return torch.export.export(SingleImageDetector(detector), (image,), dynamic_shapes=(sides,))

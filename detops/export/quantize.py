@@ -14,7 +14,7 @@ from .load import onnxruntime
 QUANTIZED = ["Conv", "ConvTranspose", "Gemm"]
 # Layers that output coordinates and scores: small, and worth full precision.
 PREDICTIONS = ("cls_logits", "bbox_pred", "cls_score", "mask_fcn_logits", "kps_score_lowres")
-COLOURS = 3
+COLOUR_CHANNELS = 3
 
 
 def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> None:
@@ -46,17 +46,17 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
     import onnx
 
     session = onnxruntime().InferenceSession(source, providers=["CPUExecutionProvider"])
-    given = ({"image": np.ascontiguousarray(x.detach().cpu())} for x in images)
-    telling = (image for image in given if len(session.run(["scores"], image)[0]) > 0)
-    first = next(telling, None)
+    feeds = ({"image": np.ascontiguousarray(x.detach().cpu())} for x in images)
+    with_detections = (feed for feed in feeds if len(session.run(["scores"], feed)[0]) > 0)
+    first = next(with_detections, None)
     if first is None:
-        raise ValueError("detops.export.quantize: nothing is found in any of the images")
-    left = chain([first], telling)
+        raise ValueError("detops.export.quantize: no image has a detection")
+    remaining = chain([first], with_detections)
     from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(left, None)
+            return next(remaining, None)
 
     with tempfile.TemporaryDirectory() as folder:
         # Folds constants: the quantizer does not recognise computed weights as weights.
@@ -64,10 +64,10 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
         quantization.quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         graph = onnx.load(folded).graph
         channels = {weight.name: weight.dims[1] for weight in graph.initializer if weight.dims[1:]}
-        kept = [
+        excluded = [
             node.name
             for node in graph.node
-            if node.op_type in QUANTIZED and _is_kept(node.input[1], channels)
+            if node.op_type in QUANTIZED and _is_excluded(node.input[1], channels)
         ]
         quantization.quantize_static(
             str(folded),
@@ -75,7 +75,7 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
             Reader(),
             quant_format=quantization.QuantFormat.QDQ,
             op_types_to_quantize=QUANTIZED,
-            nodes_to_exclude=kept,
+            nodes_to_exclude=excluded,
             per_channel=True,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
@@ -83,5 +83,7 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
         )
 
 
-def _is_kept(weight: str, channels: dict[str, int]) -> bool:
-    return channels.get(weight) == COLOURS or any(f"{name}." in weight for name in PREDICTIONS)
+def _is_excluded(weight: str, channels: dict[str, int]) -> bool:
+    return channels.get(weight) == COLOUR_CHANNELS or any(
+        f"{name}." in weight for name in PREDICTIONS
+    )

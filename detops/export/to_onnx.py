@@ -57,9 +57,9 @@ def onnx(
         op = node.target
         if node.op == "call_function" and str(op).startswith("detops") and op not in table:
             name = str(op).partition(".")[2].partition(".")[0]
-            raise NotImplementedError(f"detops.export.onnx: {name} has no form in ONNX")
+            raise NotImplementedError(f"detops.export.onnx: {name} cannot be exported to ONNX")
     names = list(torch.utils._pytree.tree_leaves(exported.call_spec.out_spec.context))
-    written: Any = torch.onnx.export(
+    onnx_program: Any = torch.onnx.export(
         exported,
         (),
         input_names=["image"],
@@ -68,7 +68,7 @@ def onnx(
         custom_translation_table=table,
         verbose=False,
     )
-    written.model.metadata_props.update(about or {})
+    onnx_program.model.metadata_props.update(about or {})
     if file is not None:
-        written.save(str(file))
-    return written
+        onnx_program.save(str(file))
+    return onnx_program

@@ -34,29 +34,31 @@ class BalancedSampler:
             Indices of the sampled positives and negatives, each ascending.
         """
         if boxes is None:
-            lots = torch.rand(labels.shape, generator=generator, device=labels.device)
+            priorities = torch.rand(labels.shape, generator=generator, device=labels.device)
         else:
-            lots = lots_of(boxes, generator)
+            priorities = random_priorities(boxes, generator)
         positive = torch.nonzero(labels >= 1).squeeze(1)
         negative = torch.nonzero(labels == 0).squeeze(1)
         n_positive = min(positive.numel(), int(self.batch_size_per_image * self.positive_fraction))
         n_negative = min(negative.numel(), self.batch_size_per_image - n_positive)
-        return _draw(positive, lots, n_positive), _draw(negative, lots, n_negative)
+        return _take_lowest(positive, priorities, n_positive), _take_lowest(
+            negative, priorities, n_negative
+        )
 
 
-def lots_of(boxes: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def random_priorities(boxes: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Returns random int64 ``[N]``, equal for boxes ``[N, 4]`` that round to the same pixels.
 
     Multiplicative hashing, Knuth, "The Art of Computer Programming", volume 3, section 6.4.
     """
     seed = torch.randint(2**62, (), generator=generator, device=boxes.device)
-    lots = seed.expand(boxes.size(0))
+    priorities = seed.expand(boxes.size(0))
     for coordinate in boxes.nan_to_num().round().long().unbind(dim=1):
         # 2^64 over the golden ratio, as a signed integer. The upper half is mixed better.
-        lots = (lots ^ coordinate) * -7046029254386353131
-        lots = lots ^ (lots >> 32)
-    return lots
+        priorities = (priorities ^ coordinate) * -7046029254386353131
+        priorities = priorities ^ (priorities >> 32)
+    return priorities
 
 
-def _draw(candidates: Tensor, lots: Tensor, count: int) -> Tensor:
-    return candidates[lots[candidates].topk(count, largest=False).indices].sort().values
+def _take_lowest(candidates: Tensor, priorities: Tensor, count: int) -> Tensor:
+    return candidates[priorities[candidates].topk(count, largest=False).indices].sort().values

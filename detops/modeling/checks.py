@@ -24,7 +24,7 @@ def check_images(images: Sequence[Tensor]) -> None:
                 f"{list(image.shape)}"
             )
         if image.numel() == 0:
-            raise ValueError(f"images[{i}]: expected pixels, got {list(image.shape)}")
+            raise ValueError(f"images[{i}]: expected at least one pixel, got {list(image.shape)}")
 
 
 def check_targets(
@@ -36,11 +36,11 @@ def check_targets(
 ) -> None:
     """Rejects invalid targets; see :class:`~detops.modeling.GeneralizedRCNN`."""
     if targets is None or len(targets) != len(images):
-        given = "None" if targets is None else str(len(targets))
-        raise ValueError(f"targets: expected one per image ({len(images)}), got {given}")
-    wanted = ["boxes", "labels", *["masks"] * with_masks, *["keypoints"] * (num_keypoints > 0)]
+        got = "None" if targets is None else str(len(targets))
+        raise ValueError(f"targets: expected one per image ({len(images)}), got {got}")
+    required = ["boxes", "labels", *["masks"] * with_masks, *["keypoints"] * (num_keypoints > 0)]
     for i, target in enumerate(targets):
-        for key in wanted:
+        for key in required:
             if not isinstance(target.get(key), Tensor):
                 raise ValueError(f"targets[{i}]: expected a tensor {key!r}, got {list(target)}")
         boxes, labels = target["boxes"], target["labels"]
@@ -54,16 +54,16 @@ def check_targets(
                 f"targets[{i}]['labels']: expected int64 [{len(boxes)}], got {labels.dtype} "
                 f"{list(labels.shape)}"
             )
-        solid = (boxes[:, 2:] > boxes[:, :2]).all(dim=1) & boxes.isfinite().all(dim=1)
-        if not bool(solid.all()):
-            bad = int(torch.nonzero(~solid)[0])
+        valid = (boxes[:, 2:] > boxes[:, :2]).all(dim=1) & boxes.isfinite().all(dim=1)
+        if not bool(valid.all()):
+            bad = int(torch.nonzero(~valid)[0])
             raise ValueError(
                 f"targets[{i}]['boxes'][{bad}]: expected x1 < x2 and y1 < y2, "
                 f"got {boxes[bad].tolist()}"
             )
-        wrong = (labels < 1) | (labels >= (num_classes or 2**62))
-        if bool(wrong.any()):
-            bad = int(torch.nonzero(wrong)[0])
+        invalid = (labels < 1) | (labels >= (num_classes or 2**62))
+        if bool(invalid.any()):
+            bad = int(torch.nonzero(invalid)[0])
             bound = "" if num_classes is None else f" and below {num_classes}"
             raise ValueError(
                 f"targets[{i}]['labels'][{bad}]: expected at least 1{bound}, got {int(labels[bad])}"

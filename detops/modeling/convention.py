@@ -20,7 +20,7 @@ from ..ops import (
 )
 from ..ops._shared import as_rois
 from .paste import paste_masks
-from .symbolic import exporting, larger, smaller, surely
+from .symbolic import exporting, statically_true, sym_max, sym_min
 
 
 class Convention:
@@ -31,7 +31,7 @@ class Convention:
     """
 
     # Minimum side in pixels: drops what clipping leaves of a box outside the image.
-    least_side = 0.01
+    min_side = 0.01
     # See :func:`detops.roi_align`.
     aligned = False
     # Factor on the canonical scale of the levels.
@@ -53,7 +53,7 @@ class Convention:
         height = (size * root[:, None]).flatten()
         return (torch.stack([-width, -height, width, height], dim=1) / 2).round()
 
-    def large(self, boxes: Tensor, side: float) -> Tensor:
+    def select_large(self, boxes: Tensor, side: float) -> Tensor:
         """Returns the indices of boxes ``[N, 4]`` with both sides at least ``side`` pixels.
 
         Boxes with NaN are excluded.
@@ -76,12 +76,12 @@ class Convention:
         """Inverts :meth:`corners`."""
         return corners
 
-    def in_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
+    def clip_to_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
         """Clips corners that were scaled from the batch to an image of (height, width)."""
         return clip_boxes_to_image(corners, size)
 
-    def visible(self, detection: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Selects the detections to return, with boxes from :meth:`in_image`: all of them."""
+    def select_visible(self, detection: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Selects the detections to return, with boxes from :meth:`clip_to_image`: all of them."""
         return detection
 
     def paste(
@@ -116,19 +116,19 @@ class Convention:
         )
 
     def resize(
-        self, image: Tensor, normalise: Callable[[Tensor], Tensor], small: int, large: int
+        self, image: Tensor, normalise: Callable[[Tensor], Tensor], min_size: int, max_size: int
     ) -> Tensor:
         """Normalises and resizes an image ``[3, h, w]``, RGB in 0..1.
 
-        The shorter side gets ``small`` pixels, the longer side at most ``large``. If ``small`` is
-        0, the size is kept.
+        The shorter side gets ``min_size`` pixels, the longer side at most ``max_size``. If
+        ``min_size`` is 0, the size is kept.
         """
         image = normalise(image)
         height, width = image.shape[1:]
-        if small == 0:
+        if min_size == 0:
             return image
-        scale = smaller(small / smaller(height, width), large / larger(height, width))
-        size = (larger(1, math.trunc(height * scale)), larger(1, math.trunc(width * scale)))
+        scale = sym_min(min_size / sym_min(height, width), max_size / sym_max(height, width))
+        size = (sym_max(1, math.trunc(height * scale)), sym_max(1, math.trunc(width * scale)))
         if not exporting() and size == (height, width):
             return image
         return F.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
@@ -137,27 +137,31 @@ class Convention:
 class ResizedByPillow(Convention):
     """Base of conventions that resize images with Pillow: in 8 bits, with antialiasing."""
 
-    def _sides(self, height: int, width: int, small: int, large: int) -> tuple[int, int]:
-        """Returns (height, width): the shorter one ``small``, the longer one at most ``large``."""
+    def _resized_shape(
+        self, height: int, width: int, min_size: int, max_size: int
+    ) -> tuple[int, int]:
+        """Returns (height, width): the shorter ``min_size``, the longer at most ``max_size``."""
         raise NotImplementedError
 
     def resize(
-        self, image: Tensor, normalise: Callable[[Tensor], Tensor], small: int, large: int
+        self, image: Tensor, normalise: Callable[[Tensor], Tensor], min_size: int, max_size: int
     ) -> Tensor:
         """Converts the image to 8 bits, resizes it as Pillow does, and normalises it."""
         height, width = image.shape[1:]
-        size = self._sides(height, width, small, large) if small else (height, width)
+        size = (
+            self._resized_shape(height, width, min_size, max_size) if min_size else (height, width)
+        )
         if exporting():
-            same = surely(size[0] == height) and surely(size[1] == width)
+            keeps_size = statically_true(size[0] == height) and statically_true(size[1] == width)
         else:
-            same = size == (height, width)
-        if same:
+            keeps_size = size == (height, width)
+        if keeps_size:
             return normalise(image)
         pixels = (image * 255).round().clamp(0, 255)
         if torch.compiler.is_compiling():  # a graph cannot call Pillow
             resized = F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
         else:
-            resized = _by_pillow(pixels, size)
+            resized = _resize_with_pillow(pixels, size)
         return normalise(resized.to(image).round() / 255)
 
 
@@ -186,7 +190,7 @@ class MaskRCNNBenchmark(ResizedByPillow):
         """Inverts :meth:`corners`."""
         return corners + corners.new_tensor([0, 0, 1, 1])
 
-    def in_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
+    def clip_to_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
         """Returns the corners unchanged."""
         return corners
 
@@ -211,8 +215,8 @@ class MaskRCNNBenchmark(ResizedByPillow):
         side = size.prod(dim=2).squeeze(1).sqrt()
         # Levels from the given scales: "Feature Pyramid Networks" (Lin et al., 2017), equation 1.
         finest, coarsest = (-int(math.log2(s)) for s in (scales[0], scales[-1]))
-        wanted = (side / canonical_scale + 1e-6).log2() + canonical_level
-        level = wanted.floor().clamp(finest, coarsest).long() - finest
+        exact_level = (side / canonical_scale + 1e-6).log2() + canonical_level
+        level = exact_level.floor().clamp(finest, coarsest).long() - finest
         channels = features[0].size(1)
         pooled = features[0].new_zeros(rois.size(0), channels, output_size, output_size)
         for i, scale in enumerate(scales):
@@ -221,16 +225,18 @@ class MaskRCNNBenchmark(ResizedByPillow):
             pooled = pooled.index_copy(0, rows, part)
         return pooled
 
-    def _sides(self, height: int, width: int, small: int, large: int) -> tuple[int, int]:
-        """Reduces ``small`` until the longer side fits, then rounds the longer side down."""
+    def _resized_shape(
+        self, height: int, width: int, min_size: int, max_size: int
+    ) -> tuple[int, int]:
+        """Reduces ``min_size`` until the longer side fits, then rounds the longer side down."""
         shorter, longer = min(height, width), max(height, width)
-        if longer / shorter * small > large:
-            small = round(large * shorter / longer)
-        if small == shorter:
+        if longer / shorter * min_size > max_size:
+            min_size = round(max_size * shorter / longer)
+        if min_size == shorter:
             return height, width
         if width < height:
-            return int(small * height / width), small
-        return small, int(small * width / height)
+            return int(min_size * height / width), min_size
+        return min_size, int(min_size * width / height)
 
 
 class Detectron2(ResizedByPillow):
@@ -244,7 +250,7 @@ class Detectron2(ResizedByPillow):
     in Pillow, with sides rounded to the nearest.
     """
 
-    least_side = 0
+    min_side = 0
     aligned = True
     # detops.multiscale_roi_align adds 1e-6 to the logarithm of the level. The epsilon of detectron2
     # is lost in float32, but rounding still lifts a side of 223.99998 to the level of 224, as an
@@ -259,7 +265,7 @@ class Detectron2(ResizedByPillow):
         corner = torch.stack([width, width * ratio], dim=2).flatten(0, 1) / 2
         return torch.cat([-corner, corner], dim=1).float()
 
-    def large(self, boxes: Tensor, side: float) -> Tensor:
+    def select_large(self, boxes: Tensor, side: float) -> Tensor:
         """Returns the indices of boxes ``[N, 4]`` with both sides above ``side`` pixels."""
         sides = boxes[:, 2:] - boxes[:, :2]
         return (sides > side).all(dim=1).nonzero().squeeze(1)
@@ -268,9 +274,9 @@ class Detectron2(ResizedByPillow):
         """Returns the boxes unchanged: they are only clipped in the original image."""
         return boxes
 
-    def visible(self, detection: dict[str, Tensor]) -> dict[str, Tensor]:
+    def select_visible(self, detection: dict[str, Tensor]) -> dict[str, Tensor]:
         """Selects the detections whose boxes have an area."""
-        rows = self.large(detection["boxes"], 0)
+        rows = self.select_large(detection["boxes"], 0)
         return {key: value[rows] for key, value in detection.items()}
 
     def paste(
@@ -279,19 +285,25 @@ class Detectron2(ResizedByPillow):
         """Pastes masks; see :func:`detops.paste_masks_in_image`."""
         return paste_masks_in_image(masks, corners, size, threshold).unsqueeze(1)
 
-    def _sides(self, height: int, width: int, small: int, large: int) -> tuple[int, int]:
+    def _resized_shape(
+        self, height: int, width: int, min_size: int, max_size: int
+    ) -> tuple[int, int]:
         """Rounds both sides once, at the end."""
-        scale = small / smaller(height, width)
-        tall, wide = scale * height, scale * width
+        scale = min_size / sym_min(height, width)
+        new_height, new_width = scale * height, scale * width
         if not exporting():  # keeps the shorter side exact, which matters for rounding at .5
-            tall, wide = (small, wide) if height < width else (tall, small)
-        scale = smaller(1.0, large / larger(tall, wide))
-        return larger(1, math.trunc(tall * scale + 0.5)), larger(1, math.trunc(wide * scale + 0.5))
+            new_height, new_width = (
+                (min_size, new_width) if height < width else (new_height, min_size)
+            )
+        scale = sym_min(1.0, max_size / sym_max(new_height, new_width))
+        return sym_max(1, math.trunc(new_height * scale + 0.5)), sym_max(
+            1, math.trunc(new_width * scale + 0.5)
+        )
 
 
-def _by_pillow(pixels: Tensor, size: tuple[int, int]) -> Tensor:
-    picture = Image.fromarray(pixels.permute(1, 2, 0).to("cpu", torch.uint8).numpy())
-    resized = picture.resize(size[::-1], Image.Resampling.BILINEAR)
+def _resize_with_pillow(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    pillow_image = Image.fromarray(pixels.permute(1, 2, 0).to("cpu", torch.uint8).numpy())
+    resized = pillow_image.resize(size[::-1], Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 
 
@@ -302,7 +314,7 @@ CONVENTIONS = {
 }
 
 
-def convention_of(cfg: Any) -> Convention:
+def get_convention(cfg: Any) -> Convention:
     """Returns the convention that MODEL.CONVENTION names."""
     if cfg.MODEL.CONVENTION not in CONVENTIONS:
         raise ConfigError(

@@ -138,51 +138,63 @@ class GeneralizedRCNN(nn.Module):
         else:
             resized = [self._prepare(image) for image in images]
         if self.training and targets is not None:
-            points = ("boxes", "keypoints") if self.num_keypoints else ("boxes",)
+            point_keys = ("boxes", "keypoints") if self.num_keypoints else ("boxes",)
             targets = [
-                to_batch(target, points, image, small)
-                for target, image, small in zip(targets, images, resized, strict=True)
+                to_batch(target, point_keys, image, resized_image)
+                for target, image, resized_image in zip(targets, images, resized, strict=True)
             ]
         batch = to_image_list(resized, self.size_divisibility, across_processes=self.training)
         features = self.backbone(batch.tensors)
-        found, losses = self.rpn(features, batch.sizes, targets)
+        results, losses = self.rpn(features, batch.sizes, targets)
         if self.roi_heads is not None:
-            more = None if self.training or not self.views else self._look(images, batch.sizes)
-            found, head_losses = self.roi_heads(features, found, batch.sizes, targets, more)
+            extra_candidates = (
+                None
+                if self.training or not self.views
+                else self._view_candidates(images, batch.sizes)
+            )
+            results, head_losses = self.roi_heads(
+                features, results, batch.sizes, targets, extra_candidates
+            )
             losses = losses | head_losses
         if self.training:
             return losses
         return [
-            to_image(detection, small, image, self.mask_threshold, self.convention)
-            for detection, image, small in zip(found, images, resized, strict=True)
+            to_image(detection, resized_image, image, self.mask_threshold, self.convention)
+            for detection, image, resized_image in zip(results, images, resized, strict=True)
         ]
 
     def _prepare(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
         if self.training:
-            small, large = _choose(self.min_size_train, generator), self.max_size_train
+            min_size, max_size = _choose_size(self.min_size_train, generator), self.max_size_train
         else:
-            small, large = self.min_size_test, self.max_size_test
-        return self._resize(image, small, large)
+            min_size, max_size = self.min_size_test, self.max_size_test
+        return self._resize(image, min_size, max_size)
 
-    def _look(self, images: Sequence[Tensor], sizes: Sequence[Sequence[int]]) -> list[Any]:
+    def _view_candidates(
+        self, images: Sequence[Tensor], sizes: Sequence[Sequence[int]]
+    ) -> list[Any]:
         """Returns per image the box candidates of each view, in pixels of images of ``sizes``."""
         heads: Any = self.roi_heads
-        found: list[list[Any]] = [[] for _ in images]
+        candidates_per_image: list[list[Any]] = [[] for _ in images]
         for view in self.views:
-            seen = [self._resize(image, view.min_size, view.max_size) for image in images]
-            seen = [image.flip(2) for image in seen] if view.mirrored else seen
-            batch = to_image_list(seen, self.size_divisibility)
+            resized = [self._resize(image, view.min_size, view.max_size) for image in images]
+            resized = [image.flip(2) for image in resized] if view.mirrored else resized
+            batch = to_image_list(resized, self.size_divisibility)
             features = self.backbone(batch.tensors)
             proposals, _ = self.rpn(features, batch.sizes)
             candidates = heads.box.candidates(features, proposals)
-            for own, own_size, other, size in zip(
-                found, sizes, candidates, batch.sizes, strict=True
+            for image_candidates, image_size, view_candidates, view_size in zip(
+                candidates_per_image, sizes, candidates, batch.sizes, strict=True
             ):
-                own.append(other._replace(boxes=view.boxes_in(own_size, other.boxes, size)))
-        return found
+                image_candidates.append(
+                    view_candidates._replace(
+                        boxes=view.convert_boxes(image_size, view_candidates.boxes, view_size)
+                    )
+                )
+        return candidates_per_image
 
-    def _resize(self, image: Tensor, small: int, large: int) -> Tensor:
-        return self.convention.resize(image, self._normalise, small, large)
+    def _resize(self, image: Tensor, min_size: int, max_size: int) -> Tensor:
+        return self.convention.resize(image, self._normalise, min_size, max_size)
 
     def _normalise(self, image: Tensor) -> Tensor:
         image = image.to(self.pixel_mean.dtype)
@@ -198,7 +210,7 @@ def _with_generator(target: Target, device: torch.device) -> Target:
     return target | {"generator": torch.Generator(device).manual_seed(target["seed"])}
 
 
-def _choose(sizes: Sequence[int], generator: torch.Generator | None) -> int:
+def _choose_size(sizes: Sequence[int], generator: torch.Generator | None) -> int:
     if len(sizes) == 1:
         return sizes[0]
     device = None if generator is None else generator.device

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..distributed import maximum, world_size
-from .symbolic import larger
+from .symbolic import sym_max
 
 
 class ImageList(NamedTuple):
@@ -34,9 +34,11 @@ def to_image_list(
             network, and the processes synchronise with the slowest one anyway, which has the
             largest images.
     """
-    step = max(1, size_divisibility)
+    multiple = max(1, size_divisibility)
     height, width = (
-        (reduce(larger, [image.shape[side] for image in images]) + step - 1) // step * step
+        (reduce(sym_max, [image.shape[side] for image in images]) + multiple - 1)
+        // multiple
+        * multiple
         for side in (-2, -1)
     )
     if across_processes and world_size() > 1:

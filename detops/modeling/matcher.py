@@ -4,8 +4,8 @@ from torch import Tensor
 
 from .. import ops
 
-BELOW_LOW = -1
-BETWEEN = -2
+BACKGROUND = -1
+IGNORED = -2
 
 # Ground truths whose IoUs with all boxes are in memory at a time.
 CHUNK = 8
@@ -37,15 +37,15 @@ class Matcher:
         """
         best, match = ops.match_boxes(boxes, truth)
         result = match.clone()
-        result[best < self.high] = BETWEEN
-        result[best < self.low] = BELOW_LOW
+        result[best < self.high] = IGNORED
+        result[best < self.low] = BACKGROUND
         if truth.size(0) == 0:
-            return result.fill_(BELOW_LOW)
+            return result.fill_(BACKGROUND)
         if self.allow_low_quality_matches and boxes.size(0):
             top, _ = ops.match_boxes(truth, boxes)
             # A ground truth that overlaps no box would match every box, at an IoU of 0.
             truth, top = truth[top > 0], top[top > 0]
-            for some, their_top in zip(truth.split(CHUNK), top.split(CHUNK), strict=True):
-                best_for_some = (ops.box_iou(some, boxes) == their_top[:, None]).any(dim=0)
-                result[best_for_some] = match[best_for_some]
+            for chunk, chunk_top in zip(truth.split(CHUNK), top.split(CHUNK), strict=True):
+                is_best = (ops.box_iou(chunk, boxes) == chunk_top[:, None]).any(dim=0)
+                result[is_best] = match[is_best]
         return result

@@ -20,11 +20,11 @@ def paste_masks(
     Returns:
         ``[K, 1, height, width]``: bool, or uint8 if ``threshold`` is negative.
     """
-    snapped = whole_pixels(boxes, masks.size(-1))
+    snapped = snap_to_pixels(boxes, masks.size(-1))
     return paste_masks_in_image(masks, snapped, image_size, threshold).unsqueeze(1)
 
 
-def whole_pixels(boxes: Tensor, cells: int) -> Tensor:
+def snap_to_pixels(boxes: Tensor, cells: int) -> Tensor:
     """Moves boxes ``[K, 4]`` so that, with a margin of one cell, they cover whole pixels.
 
     maskrcnn-benchmark and torchvision pad a mask of ``cells`` per side with one cell of zeros,

@@ -19,7 +19,7 @@ class Registry:
         def add(factory: T) -> T:
             for name in names:
                 if name in self._factories:
-                    raise ValueError(f"{self.kind} {name!r} is registered already")
+                    raise ValueError(f"{self.kind} {name!r} is already registered")
                 self._factories[name] = factory
             return factory
 

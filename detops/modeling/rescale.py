@@ -9,14 +9,14 @@ from .convention import Convention
 
 
 def to_batch(
-    target: dict[str, Tensor], points: Sequence[str], image: Tensor, resized: Tensor
+    target: dict[str, Tensor], keys: Sequence[str], image: Tensor, resized: Tensor
 ) -> dict[str, Tensor]:
-    """Scales the entries ``points`` of a target from ``image`` ``[3, h, w]`` to ``resized``.
+    """Scales the entries ``keys`` of a target from ``image`` ``[3, h, w]`` to ``resized``.
 
     Masks keep their size: the loss of the mask head scales the boxes to them.
     """
     sizes = image.shape[1:], resized.shape[1:]
-    return target | {key: rescale(target[key], *sizes) for key in points}
+    return target | {key: rescale(target[key], *sizes) for key in keys}
 
 
 def to_image(
@@ -28,8 +28,10 @@ def to_image(
 ) -> dict[str, Tensor]:
     """Converts detections in ``resized`` to ``image`` ``[3, h, w]`` and pastes their masks."""
     size = (image.shape[1], image.shape[2])
-    moved = rescale(convention.corners(detection["boxes"]), resized.shape[1:], size)
-    detection = convention.visible(detection | {"boxes": convention.in_image(moved, size)})
+    rescaled = rescale(convention.corners(detection["boxes"]), resized.shape[1:], size)
+    detection = convention.select_visible(
+        detection | {"boxes": convention.clip_to_image(rescaled, size)}
+    )
     corners = detection["boxes"]
     detection = detection | {"boxes": convention.boxes(corners)}
     if "masks" in detection:

@@ -13,17 +13,17 @@ def exporting() -> bool:
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
-def smaller(a: Number, b: Number) -> Number:
+def sym_min(a: Number, b: Number) -> Number:
     """Returns ``min(a, b)``, also of symbolic sizes."""
     return cast(Number, torch.sym_min(a, b)) if exporting() else min(a, b)
 
 
-def larger(a: Number, b: Number) -> Number:
+def sym_max(a: Number, b: Number) -> Number:
     """Returns ``max(a, b)``, also of symbolic sizes."""
     return cast(Number, torch.sym_max(a, b)) if exporting() else max(a, b)
 
 
-def surely(condition: bool) -> bool:
+def statically_true(condition: bool) -> bool:
     """Returns a condition; if it is symbolic, whether it holds for all values of the symbols."""
     # Imported here: it loads SymPy, which takes 0.4 s, and only exports need it.
     from torch.fx.experimental.symbolic_shapes import statically_known_true

@@ -19,7 +19,7 @@ class View(NamedTuple):
     max_size: int
     mirrored: bool
 
-    def boxes_in(self, target: Sequence[int], boxes: Tensor, size: Sequence[int]) -> Tensor:
+    def convert_boxes(self, target: Sequence[int], boxes: Tensor, size: Sequence[int]) -> Tensor:
         """Converts boxes ``[..., 4]`` from this view of (height, width) ``size`` to ``target``."""
         if self.mirrored:
             x1, y1, x2, y2 = boxes.unbind(-1)

@@ -33,13 +33,13 @@ class LinearPoolingFunction(Function):
         """Keeps the boxes, and the size and layout of the input."""
         input, boxes, ops, pooling = inputs
         ctx.save_for_backward(boxes)
-        ctx.kept = ops, pooling, input.shape, memory_format(input)
+        ctx.settings = ops, pooling, input.shape, memory_format(input)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """Applies the transpose of the forward pass."""
         (boxes,) = ctx.saved_tensors
-        ops, pooling, size, layout = ctx.kept
+        ops, pooling, size, layout = ctx.settings
         grad = in_format(grad, layout)
         return LinearPoolingBackwardFunction.run(grad, boxes, ops, pooling, size), None, None, None
 
@@ -64,8 +64,8 @@ class LinearPoolingBackwardFunction(Function):
         grad: Tensor, boxes: Tensor, ops: Ops, pooling: tuple, size: tuple[int, int, int, int]
     ) -> Tensor:
         """Scatters ``grad`` into a feature map of the given size."""
-        spread: Tensor = ops[1](grad, boxes, *pooling[:3], *size, *pooling[3:])
-        return spread
+        grad_input: Tensor = ops[1](grad, boxes, *pooling[:3], *size, *pooling[3:])
+        return grad_input
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:

@@ -11,9 +11,9 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch._prims_common import suggest_memory_format
 
 from ..contract import dtype_name
-from ..contract_call import CLASSES, check_list, described
+from ..contract_call import DTYPE_CLASSES, check_list, described
 from ..module import Module
-from ..registration import CONTRACTS, is_transformed, through_autograd, wants_gradient
+from ..registration import CONTRACTS, is_transformed, needs_autograd, through_autograd
 
 Pair = int | tuple[int, int] | list[int]
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Function(torch.autograd.Function):
         """``apply`` in less time, and ``forward`` where no gradient is wanted."""
         if is_transformed():
             return cls.apply(*unwrap_dead_wrappers(args))
-        if not wants_gradient(args):
+        if not needs_autograd(args):
             return cls.forward(*args)
         # A tensor that has left its transform still says that it requires a gradient.
         return cls._record(*unwrap_dead_wrappers(args))
@@ -140,7 +140,7 @@ class _UndifferentiableFunction(Function):
 def raw(op: Any, *args: Any) -> Any:
     """Calls a raw op from a backward pass, which may be differentiated."""
     # Direct calls: "box_iou, 1 box, with a gradient" of `detops bench corners` needs them.
-    return _UndifferentiableFunction.run(op, *args) if wants_gradient(args) else op(*args)
+    return _UndifferentiableFunction.run(op, *args) if needs_autograd(args) else op(*args)
 
 
 def undifferentiable(op: str) -> Callable[..., Any]:
@@ -182,19 +182,19 @@ def as_rois(op: str, boxes: Tensor | list[Tensor], columns: int = 4) -> Tensor:
 def _check_boxes(op: str, boxes: list[Tensor], columns: int) -> None:
     if len(boxes) == 0:
         raise ValueError(f"detops.{op}: boxes must hold a tensor for each image, got an empty list")
-    holds, expected = CLASSES["numbers"]
+    accepts, expected = DTYPE_CLASSES["numbers"]
     check_list(op, "boxes", boxes)
     for i, b in enumerate(boxes):
         if b.dim() != 2 or b.size(1) != columns:
             raise ValueError(f"detops.{op}: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
-        if not holds(b.dtype):
+        if not accepts(b.dtype):
             got = dtype_name(b.dtype)
             raise RuntimeError(f"detops.{op}: boxes[{i}] must be {expected}, got {got}")
 
 
 def reduced(op: str, loss: Tensor, reduction: str) -> Tensor:
     """The losses, their mean, which of nothing is 0 and not NaN, or their sum."""
-    CONTRACTS[op].check_word("reduction", reduction)
+    CONTRACTS[op].check_keyword("reduction", reduction)
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" and loss.numel() > 0 else loss.sum()

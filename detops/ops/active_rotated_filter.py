@@ -73,8 +73,8 @@ class ActiveRotatedFilterBackwardFunction(Function):
             grads = fold(grad, in_dims[0], batch)
             return unfold(run(grads, indices, batch * outputs, inputs), batch), 0
         pairs = front(grad, in_dims[0], batch), front(indices, in_dims[1], batch)
-        turned = [run(*pair, outputs, inputs) for pair in zip(*pairs, strict=True)]
-        return torch.stack(turned), 0
+        results = [run(*pair, outputs, inputs) for pair in zip(*pairs, strict=True)]
+        return torch.stack(results), 0
 
 
 _active_rotated_filter = derivative("active_rotated_filter", ActiveRotatedFilterFunction.run)

@@ -70,7 +70,7 @@ class AlignedBoxIoUFunction(BoxIoUFunction):
         info: Any, in_dims: tuple[int | None, ...], boxes1: Tensor, boxes2: Tensor, *rest: Any
     ) -> tuple[Tensor, int]:
         """Adds one dimension of pairs."""
-        first, second = with_batch(info, in_dims, boxes1, boxes2)
+        first, second = move_batch_to_front(info, in_dims, boxes1, boxes2)
         return AlignedBoxIoUFunction.run(first, second, *rest), 0
 
 
@@ -78,12 +78,12 @@ _pairwise = derivative("box_iou_matrix", BoxIoUFunction.run, raw=_kernel)
 _matched = derivative("box_iou_aligned", AlignedBoxIoUFunction.run, raw=_aligned_kernel)
 
 
-def with_batch(info: Any, in_dims: tuple[int | None, ...], *boxes: Tensor) -> list[Tensor]:
+def move_batch_to_front(info: Any, in_dims: tuple[int | None, ...], *boxes: Tensor) -> list[Tensor]:
     """Moves the dimension of vmap to the front of the boxes."""
     return [front(x, dim, info.batch_size) for x, dim in zip(boxes, in_dims, strict=False)]
 
 
-def alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
+def broadcast_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
     """Broadcasts the boxes; the op rejects incompatible shapes."""
     if boxes1.shape[-1:] != boxes2.shape[-1:]:
         return boxes1, boxes2
@@ -98,7 +98,7 @@ def alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
     return boxes1, boxes2
 
 
-def _batch(boxes1: Tensor, boxes2: Tensor, kind: str) -> torch.Size:
+def _batch_shape(boxes1: Tensor, boxes2: Tensor, kind: str) -> torch.Size:
     """Returns the broadcast shape of the leading dimensions."""
     op = CONTRACTS["box_iou_forward"].names[kind]
     for name, boxes in (("boxes1", boxes1), ("boxes2", boxes2)):
@@ -123,14 +123,14 @@ def _overlap(
     aligned: bool = False,
 ) -> Tensor:
     if not (boxes1.is_floating_point() and boxes2.is_floating_point()):
-        return _overlap_of_integers(boxes1, boxes2, kind, eps, fmt, aligned)
+        return _integer_overlap(boxes1, boxes2, kind, eps, fmt, aligned)
     if fmt != "xyxy":
         boxes1, boxes2 = box_convert(boxes1, fmt, "xyxy"), box_convert(boxes2, fmt, "xyxy")
     if aligned:
-        return _matched(*alike(boxes1, boxes2), kind, eps)
+        return _matched(*broadcast_boxes(boxes1, boxes2), kind, eps)
     if boxes1.dim() <= 2 and boxes2.dim() <= 2:
         return _pairwise(boxes1, boxes2, kind, eps)
-    batch = _batch(boxes1, boxes2, kind)
+    batch = _batch_shape(boxes1, boxes2, kind)
     first = boxes1.expand(*batch, *boxes1.shape[-2:]).flatten(0, -3)
     second = boxes2.expand(*batch, *boxes2.shape[-2:]).flatten(0, -3)
     matrices = [_pairwise(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
@@ -140,7 +140,7 @@ def _overlap(
     return torch.stack(matrices).reshape(shape)
 
 
-def _overlap_of_integers(
+def _integer_overlap(
     boxes1: Tensor, boxes2: Tensor, kind: str, eps: float, fmt: str, aligned: bool
 ) -> Tensor:
     exact = [x.to(torch.float64) if x.dtype in INTEGER else x for x in (boxes1, boxes2)]
@@ -153,10 +153,10 @@ def _overlap_of_integers(
     return overlap.to(torch.promote_types(dtype, torch.float32))
 
 
-def _box_iou_of(boxes1: Tensor, boxes2: Tensor, fmt: str, mode: str, aligned: bool) -> Tensor:
+def _dispatch_box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str, mode: str, aligned: bool) -> Tensor:
     contract = CONTRACTS["box_iou"]
-    contract.check_word("fmt", fmt)
-    contract.check_word("mode", mode)
+    contract.check_keyword("fmt", fmt)
+    contract.check_keyword("mode", mode)
     if fmt in ROTATED:
         first, second = (
             x if fmt == "cxcywhr" else box_convert(x, fmt, "cxcywhr") for x in (boxes1, boxes2)
@@ -165,7 +165,7 @@ def _box_iou_of(boxes1: Tensor, boxes2: Tensor, fmt: str, mode: str, aligned: bo
     return _overlap(boxes1, boxes2, mode, fmt=fmt, aligned=aligned)
 
 
-_box_iou = composition("box_iou", _box_iou_of)
+_box_iou = composition("box_iou", _dispatch_box_iou)
 _generalized_box_iou = composition(
     "generalized_box_iou",
     lambda boxes1, boxes2, aligned: _overlap(boxes1, boxes2, "giou", aligned=aligned),

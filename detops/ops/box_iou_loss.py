@@ -10,7 +10,7 @@ from .. import _C
 from ..contract import INTEGER
 from ..registration import composition, derivative
 from ._shared import raw, reduced
-from .box_iou import AlignedBoxIoUFunction, alike, with_batch
+from .box_iou import AlignedBoxIoUFunction, broadcast_boxes, move_batch_to_front
 
 _kernel = torch.ops.detops.box_iou_loss_forward.default._op
 
@@ -34,24 +34,24 @@ class BoxIoULossFunction(AlignedBoxIoUFunction):
         info: Any, in_dims: tuple[int | None, ...], boxes1: Tensor, boxes2: Tensor, *rest: Any
     ) -> tuple[Tensor, int]:
         """Adds one dimension of pairs."""
-        first, second = with_batch(info, in_dims, boxes1, boxes2)
+        first, second = move_batch_to_front(info, in_dims, boxes1, boxes2)
         return BoxIoULossFunction.run(first, second, *rest), 0
 
 
 _matched = derivative("box_iou_loss", BoxIoULossFunction.run, raw=_kernel)
 
 
-def _loss_of(name: str, kind: str) -> Callable[..., Any]:
+def _register_loss(name: str, kind: str) -> Callable[..., Any]:
     def loss(boxes1: Tensor, boxes2: Tensor, reduction: str, eps: float) -> Tensor:
         first, second = (x.float() if x.dtype in INTEGER else x for x in (boxes1, boxes2))
-        return reduced(name, _matched(*alike(first, second), kind, eps), reduction)
+        return reduced(name, _matched(*broadcast_boxes(first, second), kind, eps), reduction)
 
     return composition(name, loss)
 
 
-_generalized_box_iou_loss = _loss_of("generalized_box_iou_loss", "giou")
-_distance_box_iou_loss = _loss_of("distance_box_iou_loss", "diou")
-_complete_box_iou_loss = _loss_of("complete_box_iou_loss", "ciou")
+_generalized_box_iou_loss = _register_loss("generalized_box_iou_loss", "giou")
+_distance_box_iou_loss = _register_loss("distance_box_iou_loss", "diou")
+_complete_box_iou_loss = _register_loss("complete_box_iou_loss", "ciou")
 
 
 def generalized_box_iou_loss(

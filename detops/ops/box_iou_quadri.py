@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from ..registration import plain
+from ..registration import dispatcher_op
 from ._shared import undifferentiable
 
 _pairwise = undifferentiable("box_iou_quadri")
 _matched = undifferentiable("box_iou_quadri_pairs")
-_nms_quadri = plain("nms_quadri")
+_nms_quadri = dispatcher_op("nms_quadri")
 
 
 def box_iou_quadri(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ..contract import FLOAT, INTEGER, MOST_SIZE
+from ..contract import FLOAT, INTEGER, MAX_SIZE
 from ..contract_call import shown
 from ..registration import CONTRACTS, composition
 from ._shared import two_of
@@ -24,7 +24,7 @@ def _check(op: str, boxes: Tensor, columns: int, **others: object) -> None:
     CONTRACTS[op].check({"boxes": boxes, "columns": columns, **others})
 
 
-def _without_narrow_integers(boxes: Tensor) -> Tensor:
+def _widen_narrow_integers(boxes: Tensor) -> Tensor:
     """Converts 8- and 16-bit integers to int32: sums and products of coordinates overflow them."""
     narrow = boxes.dtype in INTEGER and boxes.dtype != torch.int64
     return boxes.to(torch.int32) if narrow else boxes
@@ -76,7 +76,7 @@ def _xyxy_to_cxcywh(boxes: Tensor) -> Tensor:
 # (cos, -sin), the side h along (sin, cos).
 
 
-def _shifted_by_half(boxes: Tensor, sign: int) -> Tensor:
+def _shift_by_half_size(boxes: Tensor, sign: int) -> Tensor:
     x, y, w, h, degrees = _columns(boxes, 5)
     angle = degrees * _DEGREE
     cos, sin = angle.cos(), angle.sin()
@@ -99,37 +99,37 @@ def _corners_to_xywhr(boxes: Tensor) -> Tensor:
     return _stack(c[0], c[1], (wx * wx + wy * wy).sqrt(), (hx * hx + hy * hy).sqrt(), angle)
 
 
-def _same(boxes: Tensor) -> Tensor:
+def _identity(boxes: Tensor) -> Tensor:
     return boxes
 
 
 Format = tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 # Number of columns, conversion to the common format, and conversion from it.
 _UPRIGHT: dict[str, Format] = {
-    "xyxy": (4, _same, _same),
+    "xyxy": (4, _identity, _identity),
     "xywh": (4, _xywh_to_xyxy, _xyxy_to_xywh),
     "cxcywh": (4, _cxcywh_to_xyxy, _xyxy_to_cxcywh),
 }
 ROTATED: dict[str, Format] = {
-    "xywhr": (5, _same, _same),
+    "xywhr": (5, _identity, _identity),
     "cxcywhr": (
         5,
-        lambda boxes: _shifted_by_half(boxes, -1),
-        lambda boxes: _shifted_by_half(boxes, 1),
+        lambda boxes: _shift_by_half_size(boxes, -1),
+        lambda boxes: _shift_by_half_size(boxes, 1),
     ),
     "xyxyxyxy": (8, _corners_to_xywhr, _xywhr_to_corners),
 }
 
 
 def _area(boxes: Tensor, fmt: str) -> Tensor:
-    CONTRACTS["box_area"].check_word("fmt", fmt)
+    CONTRACTS["box_area"].check_keyword("fmt", fmt)
     _check("box_area", boxes, 4, fmt=fmt)
-    wide = boxes
+    widened = boxes
     if boxes.dtype in (torch.float16, torch.bfloat16):  # their products overflow from 256 pixels on
-        wide = boxes.float()
+        widened = boxes.float()
     elif boxes.dtype not in FLOAT:
-        wide = _without_narrow_integers(boxes)
-    a, b, c, d = _columns(wide)
+        widened = _widen_narrow_integers(boxes)
+    a, b, c, d = _columns(widened)
     return (c - a) * (d - b) if fmt == "xyxy" else c * d
 
 
@@ -170,13 +170,13 @@ def _convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
         )
     columns, to_common, _ = formats[in_fmt]
     _check("box_convert", boxes, columns)
-    wide = _without_narrow_integers(boxes)
+    widened = _widen_narrow_integers(boxes)
     if in_fmt == out_fmt:
-        return boxes.clone() if wide is boxes else wide
+        return boxes.clone() if widened is boxes else widened
     # Angles need floats. Integer boxes are rounded back to integers.
     if formats is ROTATED and not boxes.is_floating_point():
-        return formats[out_fmt][2](to_common(wide.to(torch.float32))).round().to(wide.dtype)
-    return formats[out_fmt][2](to_common(wide))
+        return formats[out_fmt][2](to_common(widened.to(torch.float32))).round().to(widened.dtype)
+    return formats[out_fmt][2](to_common(widened))
 
 
 _box_convert = composition("box_convert", _convert)
@@ -211,15 +211,15 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
 
 def _clip(boxes: Tensor, height: int, width: int) -> Tensor:
     _check("clip_boxes_to_image", boxes, 4, height=0, width=0)
-    if not (0 <= height <= MOST_SIZE and 0 <= width <= MOST_SIZE):
+    if not (0 <= height <= MAX_SIZE and 0 <= width <= MAX_SIZE):
         CONTRACTS["clip_boxes_to_image"].check({"boxes": boxes, "height": height, "width": width})
     # If the dtype of the boxes cannot hold a side of the image, no box extends beyond it.
     info = torch.iinfo if boxes.dtype in INTEGER else torch.finfo
-    most = int(min(info(boxes.dtype).max, MOST_SIZE))
-    high, wide = (min(size, most) for size in (height, width))
+    max_size = int(min(info(boxes.dtype).max, MAX_SIZE))
+    max_y, max_x = (min(size, max_size) for size in (height, width))
     # Two calls each for x and y; four separate columns would need twice as many.
     x, y = boxes[..., 0::2], boxes[..., 1::2]
-    return torch.stack((x.clamp(0, wide), y.clamp(0, high)), -1).flatten(-2)
+    return torch.stack((x.clamp(0, max_x), y.clamp(0, max_y)), -1).flatten(-2)
 
 
 _clip_boxes_to_image = composition("clip_boxes_to_image", _clip)
@@ -252,9 +252,10 @@ def _remove_small(boxes: Tensor, min_size: float) -> Tensor:
     _check("remove_small_boxes", boxes, 4)
     if boxes.is_meta:
         raise NotImplementedError(
-            "detops.remove_small_boxes: boxes on meta have no values that would tell how many stay"
+            "detops.remove_small_boxes: boxes must have values, which determine the size of the "
+            "result, got a meta tensor"
         )
-    x1, y1, x2, y2 = _columns(_without_narrow_integers(boxes))
+    x1, y1, x2, y2 = _columns(_widen_narrow_integers(boxes))
     return torch.logical_and(x2 - x1 >= min_size, y2 - y1 >= min_size).nonzero().squeeze(-1)
 
 

@@ -30,10 +30,12 @@ class CarafeFunction(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         """Computes the gradients that are needed."""
-        wanted = ctx.needs_input_grad[:2]
-        gradients = raw(_C.carafe_backward, grad, *ctx.saved_tensors, *ctx.sizes, *wanted)
-        to_features, to_masks = (g if w else None for g, w in zip(gradients, wanted, strict=True))
-        return to_features, to_masks, None, None, None
+        needs_grad = ctx.needs_input_grad[:2]
+        grads = raw(_C.carafe_backward, grad, *ctx.saved_tensors, *ctx.sizes, *needs_grad)
+        grad_features, grad_masks = (
+            g if w else None for g, w in zip(grads, needs_grad, strict=True)
+        )
+        return grad_features, grad_masks, None, None, None
 
     @staticmethod
     def vmap(

@@ -61,8 +61,8 @@ class ConvexGIoUFunction(Function):
     ) -> tuple[Tensor, int]:
         """Makes one call over the pairs of all batch entries."""
         batch = info.batch_size
-        given = zip((pointsets, polygons), in_dims, strict=True)
-        folded = (front(x, dim, batch).flatten(0, 1) for x, dim in given)
+        arguments = zip((pointsets, polygons), in_dims, strict=True)
+        folded = (front(x, dim, batch).flatten(0, 1) for x, dim in arguments)
         return ConvexGIoUFunction.run(*folded).view(batch, -1), 0
 
 

@@ -39,14 +39,14 @@ class DeformConv2dFunction(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Computes the gradients that are needed, of all tensors in one call."""
-        wanted = list(ctx.needs_input_grad[:5])
+        needs_grad = list(ctx.needs_input_grad[:5])
         input, offset, mask, weight, bias = ctx.saved_tensors
         stride, padding, dilation = ctx.window
         gradients = raw(
             _C.deform_conv2d_backward,
-            *(grad, input, offset, mask, weight, bias, stride, padding, dilation, wanted),
+            *(grad, input, offset, mask, weight, bias, stride, padding, dilation, needs_grad),
         )
-        return *(g if w else None for g, w in zip(gradients, wanted, strict=True)), None
+        return *(g if w else None for g, w in zip(gradients, needs_grad, strict=True)), None
 
 
 _deform_conv2d = derivative(

@@ -131,12 +131,12 @@ def deform_psroi_pooling(
         >>> columns = torch.arange(8.0).expand(1, 1, 8, 8)
         >>> boxes = [torch.tensor([[1.0, 1, 4, 4]])]
         >>> offset = torch.full((1, 2, 2, 2), 0.5)
-        >>> how = dict(output_size=2, spatial_scale=1.0, output_channels=1)
-        >>> deform_psroi_pooling(columns, boxes, None, **how)
+        >>> settings = dict(output_size=2, spatial_scale=1.0, output_channels=1)
+        >>> deform_psroi_pooling(columns, boxes, None, **settings)
         tensor([[[[1.2500, 3.2500],
                   [1.2500, 3.2500]]]])
         >>> # By half of trans_std of the 4 pixels that the box is wide:
-        >>> deform_psroi_pooling(columns, boxes, offset, **how, trans_std=0.5)
+        >>> deform_psroi_pooling(columns, boxes, offset, **settings, trans_std=0.5)
         tensor([[[[2.2500, 4.2500],
                   [2.2500, 4.2500]]]])
     """

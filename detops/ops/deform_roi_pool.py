@@ -36,13 +36,27 @@ class DeformRoIPoolFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         """Computes both gradients in one call."""
         input, boxes, offset = ctx.saved_tensors
-        p, wanted = ctx.pooling, ctx.needs_input_grad
-        moved = offset if wanted[2] or offset is None else offset.detach()
-        to_input, to_offset = raw(
+        p, needs_grad = ctx.pooling, ctx.needs_input_grad
+        tracked_offset = offset if needs_grad[2] or offset is None else offset.detach()
+        grad_input, grad_offset = raw(
             _C.deform_roi_pool_backward,
-            *(grad, input, boxes, moved, p.spatial_scale, p.sampling_ratio, p.gamma, wanted[0]),
+            *(
+                grad,
+                input,
+                boxes,
+                tracked_offset,
+                p.spatial_scale,
+                p.sampling_ratio,
+                p.gamma,
+                needs_grad[0],
+            ),
         )
-        return to_input if wanted[0] else None, None, to_offset if wanted[2] else None, None
+        return (
+            grad_input if needs_grad[0] else None,
+            None,
+            grad_offset if needs_grad[2] else None,
+            None,
+        )
 
     @staticmethod
     def vmap(

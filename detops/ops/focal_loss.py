@@ -11,11 +11,11 @@ from ..registration import CONTRACTS, composition, derivative, kernel
 from ._shared import Function, front, raw
 
 
-def _gradient_to_targets(
+def _grad_targets(
     grad: Tensor, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
 ) -> Tensor:
-    wide = torch.promote_types(torch.promote_types(inputs.dtype, targets.dtype), torch.float32)
-    x, t = inputs.to(wide), targets.to(wide)
+    dtype = torch.promote_types(torch.promote_types(inputs.dtype, targets.dtype), torch.float32)
+    x, t = inputs.to(dtype), targets.to(dtype)
     p, q = x.sigmoid(), (-x).sigmoid()
     cross = torch.where(x > 0, x * (1 - t), -x * t) + F.softplus(-x.abs())
     miss = p * (1 - t) + q * t
@@ -49,11 +49,13 @@ class SigmoidFocalLossFunction(Function):
         """Computes the gradients from the arguments, in another pass."""
         inputs, targets = ctx.saved_tensors
         grad = grad.expand_as(inputs)
-        to_inputs = raw(_C.sigmoid_focal_loss_backward, grad, inputs, targets, ctx.alpha, ctx.gamma)
-        to_targets = None
+        grad_inputs = raw(
+            _C.sigmoid_focal_loss_backward, grad, inputs, targets, ctx.alpha, ctx.gamma
+        )
+        grad_targets = None
         if ctx.needs_input_grad[1]:
-            to_targets = _gradient_to_targets(grad, inputs, targets, ctx.alpha, ctx.gamma)
-        return to_inputs, to_targets, None, None
+            grad_targets = _grad_targets(grad, inputs, targets, ctx.alpha, ctx.gamma)
+        return grad_inputs, grad_targets, None, None
 
     @staticmethod
     def vmap(
@@ -80,8 +82,8 @@ class SigmoidFocalLossSumFunction(SigmoidFocalLossFunction):
         """Computes all elements in one call, then a sum per batch entry."""
         rule = SigmoidFocalLossFunction.vmap
         loss, _ = rule(info, in_dims, inputs, targets, alpha, gamma)
-        wide = torch.promote_types(loss.dtype, torch.float32)
-        return loss.flatten(1).sum(1, dtype=wide), 0
+        sum_dtype = torch.promote_types(loss.dtype, torch.float32)
+        return loss.flatten(1).sum(1, dtype=sum_dtype), 0
 
 
 _elements = derivative("sigmoid_focal_loss_elements", SigmoidFocalLossFunction.run, raw=_kernel)
@@ -93,7 +95,7 @@ def _loss(inputs: Tensor, targets: Tensor, alpha: float, gamma: float, reduction
         raise ValueError(
             f"detops.sigmoid_focal_loss: alpha must be in [0, 1], or -1 for no weights, got {alpha}"
         )
-    CONTRACTS["sigmoid_focal_loss"].check_word("reduction", reduction)
+    CONTRACTS["sigmoid_focal_loss"].check_keyword("reduction", reduction)
     if reduction == "none":
         return _elements(inputs, targets, alpha, gamma)
     total = _sum(inputs, targets, alpha, gamma)

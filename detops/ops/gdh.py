@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..contract_call import check_dense
-from ..registration import composition, implementation, is_watched
+from ..registration import composition, implementation, is_intercepted
 from ._shared import Function
 
 _copy = torch.ops.detops.gdh_forward.default
@@ -35,7 +35,7 @@ def _view(x: Tensor) -> Tensor:
     check_dense("gdh", "x", x)
     # ATen's view registers with autograd and functionalization that memory is shared. Compilers and
     # transforms make their own copies, and may not have decided yet whether to copy.
-    if torch.compiler.is_compiling() or is_watched() or x.is_contiguous():
+    if torch.compiler.is_compiling() or is_intercepted() or x.is_contiguous():
         return x.contiguous().view(-1)
     flat: Tensor = GdhFunction.run(x)
     return flat

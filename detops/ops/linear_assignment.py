@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from ..registration import plain
+from ..registration import dispatcher_op
 
-_linear_assignment = plain("linear_assignment")
+_linear_assignment = dispatcher_op("linear_assignment")
 
 
 def linear_assignment(cost: Tensor, num_objects: Tensor | None = None) -> Tensor:

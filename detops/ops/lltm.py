@@ -16,9 +16,9 @@ _forward = torch.ops.detops.lltm_forward.default
 _backward = torch.ops.detops.lltm_backward.default
 
 
-def _last(steps: Tensor, before: Tensor) -> Tensor:
+def _last_step(steps: Tensor, initial: Tensor) -> Tensor:
     """Returns a copy of the last state or cell, which the next call starts from."""
-    return steps[-1].to(before.dtype, copy=True) if steps.size(0) else before.clone()
+    return steps[-1].to(initial.dtype, copy=True) if steps.size(0) else initial.clone()
 
 
 class LltmCellFunction(Function):
@@ -44,22 +44,22 @@ class LltmCellFunction(Function):
         ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:
         """Propagates the gradients through one step."""
-        return _step_back(ctx, grad_h, None, grad_c)
+        return _backward_step(ctx, grad_h, None, grad_c)
 
 
-def _step_back(
+def _backward_step(
     ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
+    saved, needs_grad = ctx.saved_tensors, ctx.needs_input_grad
     if grad_output is None:
         grad_output = torch.zeros_like(saved[4])
     if grad_c is None:
         grad_c = torch.zeros_like(saved[3])
-    to_input, to_weights, to_bias, to_h, to_c = raw(
-        _backward, grad_output, grad_h, grad_c, *saved, wanted[0], wanted[3]
+    grad_input, grad_weights, grad_bias, grad_h0, grad_c0 = raw(
+        _backward, grad_output, grad_h, grad_c, *saved, needs_grad[0], needs_grad[3]
     )
-    to_input, to_h = to_input if wanted[0] else None, to_h if wanted[3] else None
-    return to_input, to_weights, to_bias, to_h, to_c
+    grad_input, grad_h0 = grad_input if needs_grad[0] else None, grad_h0 if needs_grad[3] else None
+    return grad_input, grad_weights, grad_bias, grad_h0, grad_c0
 
 
 class LltmFunction(Function):
@@ -74,7 +74,7 @@ class LltmFunction(Function):
     def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
         """Runs the kernel."""
         output, cells, gates = _forward(*tensors)
-        return output, _last(output, tensors[3]), _last(cells, tensors[4]), cells, gates
+        return output, _last_step(output, tensors[3]), _last_step(cells, tensors[4]), cells, gates
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
@@ -89,7 +89,7 @@ class LltmFunction(Function):
         ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         """Propagates the gradients through all steps."""
-        return _step_back(ctx, grad_output, grad_h, grad_c)
+        return _backward_step(ctx, grad_output, grad_h, grad_c)
 
 
 _NAMES = ("input", "weights", "bias", "h", "c")

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from ..registration import plain
+from ..registration import dispatcher_op
 
-_mask_iou = plain("mask_iou")
-_mask_nms = plain("mask_nms")
+_mask_iou = dispatcher_op("mask_iou")
+_mask_nms = dispatcher_op("mask_nms")
 
 
 def mask_iou(masks1: Tensor, masks2: Tensor, mode: str = "iou") -> Tensor:

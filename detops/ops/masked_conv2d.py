@@ -37,22 +37,22 @@ class MaskedConv2dFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Runs the backward pass of a deformable convolution with zero offsets."""
         features, mask, weight, bias = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[i] for i in (0, 2, 3)]
+        needs_grad = [ctx.needs_input_grad[i] for i in (0, 2, 3)]
         taps = weight.size(2) * weight.size(3)
         offset = features.new_zeros(mask.size(0), 2 * taps, mask.size(1), mask.size(2))
         # PyTorch cannot compare wider unsigned integers. They are above 0 if they are nonzero.
-        above = mask > 0 if mask.dtype.is_signed else mask.bool()
-        gradients = raw(
+        is_active = mask > 0 if mask.dtype.is_signed else mask.bool()
+        grads = raw(
             _C.deform_conv2d_backward,
-            torch.where(above[:, None], grad, 0),
+            torch.where(is_active[:, None], grad, 0),
             *(features, offset, None, weight, bias, ctx.stride, ctx.padding, (1, 1)),
-            (wanted[0], False, False, wanted[1], wanted[2]),
+            (needs_grad[0], False, False, needs_grad[1], needs_grad[2]),
         )
-        to_features, to_weight, to_bias = (
-            gradients[i] if is_wanted else None
-            for i, is_wanted in zip((0, 3, 4), wanted, strict=True)
+        grad_features, grad_weight, grad_bias = (
+            grads[i] if is_needed else None
+            for i, is_needed in zip((0, 3, 4), needs_grad, strict=True)
         )
-        return to_features, None, to_weight, to_bias, None, None
+        return grad_features, None, grad_weight, grad_bias, None, None
 
     @staticmethod
     def vmap(

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..registration import plain, unscriptable
+from ..registration import dispatcher_op, unscriptable
 
-_masks_to_rle = plain("masks_to_rle")
+_masks_to_rle = dispatcher_op("masks_to_rle")
 
 
 @unscriptable

@@ -34,9 +34,9 @@ class MlpFunction(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Computes all gradients in one call."""
-        wanted = ctx.needs_input_grad[0]
-        to_input, *others = raw(_backward, grad, *ctx.saved_tensors, wanted)
-        return to_input if wanted else None, *others
+        needs_grad = ctx.needs_input_grad[0]
+        grad_input, *others = raw(_backward, grad, *ctx.saved_tensors, needs_grad)
+        return grad_input if needs_grad else None, *others
 
 
 _mlp = derivative("mlp", lambda *tensors: MlpFunction.run(*tensors)[0])

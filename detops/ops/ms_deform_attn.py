@@ -52,7 +52,9 @@ class MSDeformAttnFunction(Function):
     ) -> tuple[Tensor, int]:
         """Makes one call over the folded images, which share their levels."""
         if in_dims[1] is not None or in_dims[2] is not None:
-            raise ValueError("detops.ms_deform_attn: vmap over the levels' shapes is not possible")
+            raise ValueError(
+                "detops.ms_deform_attn: vmap over the shapes of levels is not supported"
+            )
         batch = info.batch_size
         output = MSDeformAttnFunction.run(
             fold(value, in_dims[0], batch),
@@ -113,7 +115,7 @@ def ms_deform_attn(
 
 
 @torch.fx.wrap
-def _without_padding(value: Tensor, mask: Tensor | None) -> Tensor:
+def _zero_padding(value: Tensor, mask: Tensor | None) -> Tensor:
     return value if mask is None else value.masked_fill(mask[..., None], 0.0)
 
 
@@ -180,10 +182,10 @@ class MultiScaleDeformableAttention(Module):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
         angle = torch.arange(self.n_heads, dtype=torch.float32) * (2 * math.pi / self.n_heads)
-        way = torch.stack([angle.cos(), angle.sin()], -1)
-        way = way / way.abs().amax(-1, keepdim=True)  # on the unit square
+        direction = torch.stack([angle.cos(), angle.sin()], -1)
+        direction = direction / direction.abs().amax(-1, keepdim=True)  # on the unit square
         steps = torch.arange(1, self.n_points + 1, dtype=torch.float32)
-        ring = way[:, None, None] * steps[:, None]
+        ring = direction[:, None, None] * steps[:, None]
         with torch.no_grad():
             self.sampling_offsets.bias.copy_(ring.expand(-1, self.n_levels, -1, -1).flatten())
         for layer in (self.value_proj, self.output_proj):
@@ -218,11 +220,13 @@ class MultiScaleDeformableAttention(Module):
         """
         images, queries, _ = query.shape
         value = self.value_proj(input_flatten)
-        value = _without_padding(value, input_padding_mask)
+        value = _zero_padding(value, input_padding_mask)
         value = value.unflatten(-1, (self.n_heads, -1))
-        each = (images, queries, self.n_heads, self.n_levels, self.n_points)
-        offsets = self.sampling_offsets(query).view(*each, 2)
-        weights = self.attention_weights(query).view(*each[:3], -1).softmax(-1).view(each)
+        sample_shape = (images, queries, self.n_heads, self.n_levels, self.n_points)
+        offsets = self.sampling_offsets(query).view(*sample_shape, 2)
+        weights = (
+            self.attention_weights(query).view(*sample_shape[:3], -1).softmax(-1).view(sample_shape)
+        )
         locations = _sampling_locations(reference_points, offsets, input_spatial_shapes)
         attended = ms_deform_attn(
             value, input_spatial_shapes, input_level_start_index, locations, weights

@@ -208,12 +208,12 @@ def _pool_named_maps(
             maps.append(x[name])  # noqa: PERF401, TorchScript has no comprehension with an if
     if len(maps) == 0:
         got = list(x.keys())
-        raise ValueError(f"detops.MultiScaleRoIAlign: x must hold one of {names}, got {got}")
+        raise ValueError(f"detops.MultiScaleRoIAlign: x must contain one of {names}, got {got}")
     return multiscale_roi_align(
         maps,
         boxes,
         output_size,
-        scales_of(maps, image_shapes),
+        infer_scales(maps, image_shapes),
         sampling_ratio,
         canonical_scale=float(canonical_scale),
         canonical_level=canonical_level,
@@ -283,12 +283,12 @@ class MultiScaleRoIAlign(Module):
         )
 
 
-def scales_of(maps: Tensors, image_shapes: Sizes) -> list[float]:
+def infer_scales(maps: Tensors, image_shapes: Sizes) -> list[float]:
     """Returns the scale of each feature map relative to the largest image."""
     if len(image_shapes) == 0:
         raise ValueError(
-            "detops.MultiScaleRoIAlign: image_shapes must hold a size for each image, got an "
-            "empty list"
+            "detops.MultiScaleRoIAlign: image_shapes must contain a size for each image, got "
+            "an empty list"
         )
     height, width = image_shapes[0]
     for shape in image_shapes:

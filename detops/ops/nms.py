@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from ..registration import plain
+from ..registration import dispatcher_op
 from ._shared import as_labels
 
-_nms = plain("nms")
-_batched_nms = plain("batched_nms")
-_nms_match = plain("nms_match")
-_nms_padded = plain("nms_padded")
+_nms = dispatcher_op("nms")
+_batched_nms = dispatcher_op("batched_nms")
+_nms_match = dispatcher_op("nms_match")
+_nms_padded = dispatcher_op("nms_padded")
 
 
 def nms(

@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from ..registration import plain
+from ..registration import dispatcher_op
 from ._shared import as_labels
 
-_nms_rotated = plain("nms_rotated")
-_batched_nms_rotated = plain("batched_nms_rotated")
+_nms_rotated = dispatcher_op("nms_rotated")
+_batched_nms_rotated = dispatcher_op("batched_nms_rotated")
 
 
 def nms_rotated(

@@ -26,9 +26,9 @@ class PointSampleFunction(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Computes the gradients that are needed, in one call."""
-        wanted = ctx.needs_input_grad
-        gradients = raw(_C.point_sample_backward, grad, *ctx.saved_tensors, *wanted)
-        return gradients[0] if wanted[0] else None, gradients[1] if wanted[1] else None
+        needs_grad = ctx.needs_input_grad
+        grads = raw(_C.point_sample_backward, grad, *ctx.saved_tensors, *needs_grad)
+        return grads[0] if needs_grad[0] else None, grads[1] if needs_grad[1] else None
 
     @staticmethod
     def vmap(

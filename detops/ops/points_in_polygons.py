@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from ..registration import plain
+from ..registration import dispatcher_op
 
-_points_in_polygons = plain("points_in_polygons")
+_points_in_polygons = dispatcher_op("points_in_polygons")
 
 
 def points_in_polygons(points: Tensor, polygons: Tensor) -> Tensor:

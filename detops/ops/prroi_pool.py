@@ -30,9 +30,9 @@ class PrRoIPoolFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         """Computes both gradients in one call."""
         input, boxes = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[:2]
-        grads = raw(_C.prroi_pool_backward, grad, input, boxes, ctx.pooling[0], *wanted)
-        return grads[0] if wanted[0] else None, grads[1] if wanted[1] else None, None
+        needs_grad = ctx.needs_input_grad[:2]
+        grads = raw(_C.prroi_pool_backward, grad, input, boxes, ctx.pooling[0], *needs_grad)
+        return grads[0] if needs_grad[0] else None, grads[1] if needs_grad[1] else None, None
 
     @staticmethod
     def vmap(

@@ -42,17 +42,17 @@ class RoIAlignMaxFunction(Function):
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(boxes, *output[1:])
-        ctx.kept = pooling, input.shape, memory_format(input)
+        ctx.settings = pooling, input.shape, memory_format(input)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
         """Sends the gradient of each bin to the pixels of its largest sample."""
         if grad is None:
             return None, None, None
-        pooling, size, layout = ctx.kept
-        scale, height, width, *how = pooling
+        pooling, size, layout = ctx.settings
+        scale, height, width, *rest = pooling
         grad = in_format(grad, layout)
-        arguments = (grad, *ctx.saved_tensors, scale, height, width, *size, *how)
+        arguments = (grad, *ctx.saved_tensors, scale, height, width, *size, *rest)
         return raw(_BACKWARD, *arguments), None, None
 
     @staticmethod

@@ -43,7 +43,7 @@ class RoIPoolFunction(Function):
         ctx.mark_non_differentiable(argmax)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(boxes, argmax)
-        ctx.kept = pooling, input.shape, memory_format(input)
+        ctx.settings = pooling, input.shape, memory_format(input)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
@@ -51,7 +51,7 @@ class RoIPoolFunction(Function):
         if grad is None:
             return None, None, None
         boxes, argmax = ctx.saved_tensors
-        pooling, size, layout = ctx.kept
+        pooling, size, layout = ctx.settings
         grad = in_format(grad, layout)
         return RoIPoolBackwardFunction.run(grad, boxes, argmax, pooling, size), None, None
 
@@ -80,8 +80,8 @@ class RoIPoolBackwardFunction(Function):
     ) -> Tensor:
         """Scatters ``grad`` into a feature map of the given size."""
         # The op reads dtype and layout from its input; here the gradient has the same.
-        spread: Tensor = _BACKWARD(grad, grad, boxes, argmax, *pooling, *size)
-        return spread
+        grad_input: Tensor = _BACKWARD(grad, grad, boxes, argmax, *pooling, *size)
+        return grad_input
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -99,8 +99,8 @@ class RoIPoolBackwardFunction(Function):
         pixel = argmax.clamp(min=0).long()
         image = boxes[:, 0].nan_to_num().long().clamp(0, images - 1).view(-1, 1, 1, 1)
         channel = torch.arange(channels, device=grad.device).view(-1, 1, 1)
-        taken = grad[image, channel, pixel // width, pixel % width]
-        return torch.where(argmax < 0, 0, taken), None, None, None, None
+        gathered = grad[image, channel, pixel // width, pixel % width]
+        return torch.where(argmax < 0, 0, gathered), None, None, None, None
 
     @staticmethod
     def vmap(
@@ -117,8 +117,8 @@ class RoIPoolBackwardFunction(Function):
         boxes = fold_boxes(boxes, in_dims[1], batch, images)
         grad, argmax = fold(grad, in_dims[0], batch), fold(argmax, in_dims[2], batch)
         size = (batch * images, *size[1:])
-        spread = RoIPoolBackwardFunction.run(grad, boxes, argmax, pooling, size)
-        return unfold(spread, batch), 0
+        grad_input = RoIPoolBackwardFunction.run(grad, boxes, argmax, pooling, size)
+        return unfold(grad_input, batch), 0
 
 
 _roi_pool = derivative(

@@ -23,7 +23,7 @@ class RotatedFeatureAlignFunction(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         """Keeps the boxes."""
-        features, boxes, *ctx.how = inputs
+        features, boxes, *ctx.settings = inputs
         ctx.save_for_backward(boxes)
         ctx.layout = memory_format(features)
 
@@ -31,8 +31,10 @@ class RotatedFeatureAlignFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """Applies the transpose of the forward pass."""
         grad = in_format(grad, ctx.layout)
-        to_features = RotatedFeatureAlignBackwardFunction.run(grad, *ctx.saved_tensors, *ctx.how)
-        return to_features, None, None, None
+        grad_features = RotatedFeatureAlignBackwardFunction.run(
+            grad, *ctx.saved_tensors, *ctx.settings
+        )
+        return grad_features, None, None, None
 
     @staticmethod
     def vmap(
@@ -64,13 +66,13 @@ class RotatedFeatureAlignBackwardFunction(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         """Keeps the boxes."""
-        _, boxes, *ctx.how = inputs
+        _, boxes, *ctx.settings = inputs
         ctx.save_for_backward(boxes)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """Runs the forward pass on the gradient (double backward)."""
-        refined = RotatedFeatureAlignFunction.run(grad, *ctx.saved_tensors, *ctx.how)
+        refined = RotatedFeatureAlignFunction.run(grad, *ctx.saved_tensors, *ctx.settings)
         return refined, None, None, None
 
     @staticmethod
@@ -79,8 +81,8 @@ class RotatedFeatureAlignBackwardFunction(Function):
     ) -> tuple[Tensor, int]:
         """Makes one call over the folded images."""
         folded = (fold(x, d, info.batch_size) for x, d in zip((grad, boxes), in_dims, strict=False))
-        spread = RotatedFeatureAlignBackwardFunction.run(*folded, spatial_scale, points)
-        return unfold(spread, info.batch_size), 0
+        grad_features = RotatedFeatureAlignBackwardFunction.run(*folded, spatial_scale, points)
+        return unfold(grad_features, info.batch_size), 0
 
 
 _rotated_feature_align = derivative("rotated_feature_align", RotatedFeatureAlignFunction.run)

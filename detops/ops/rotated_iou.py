@@ -90,14 +90,14 @@ def _upright_hull(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     return torch.maximum(high1, high2) - torch.minimum(low1, low2)
 
 
-def _product(sides: Tensor) -> Tensor:
+def _side_product(sides: Tensor) -> Tensor:
     """Multiplies both sides. The derivative of ``prod`` needs a size that a graph may lack."""
     return sides[..., 0] * sides[..., 1]
 
 
 def _loss(boxes1: Tensor, boxes2: Tensor, mode: str, reduction: str, eps: float) -> Tensor:
     contract = CONTRACTS["rotated_iou_loss"]
-    contract.check_word("mode", mode)
+    contract.check_keyword("mode", mode)
     try:
         iou = rotated_iou(boxes1, boxes2)
     except RuntimeError:  # its message names rotated_iou
@@ -108,13 +108,15 @@ def _loss(boxes1: Tensor, boxes2: Tensor, mode: str, reduction: str, eps: float)
         first, second = boxes1.to(iou.dtype), boxes2.to(iou.dtype)
         hull = _upright_hull(first, second)
     if mode == "giou":
-        around = _product(hull)
-        areas = _product(first[..., 2:4].clamp(min=0)) + _product(second[..., 2:4].clamp(min=0))
+        hull_area = _side_product(hull)
+        areas = _side_product(first[..., 2:4].clamp(min=0)) + _side_product(
+            second[..., 2:4].clamp(min=0)
+        )
         # From iou = I / (A + B - I) follows the union (A + B) / (1 + iou).
-        loss = loss + (around - areas / (1 + iou)) / (around + eps)
+        loss = loss + (hull_area - areas / (1 + iou)) / (hull_area + eps)
     elif mode == "diou":
-        apart = (first[..., :2] - second[..., :2]).square().sum(-1)
-        loss = loss + apart / (hull.square().sum(-1) + eps)
+        squared_distance = (first[..., :2] - second[..., :2]).square().sum(-1)
+        loss = loss + squared_distance / (hull.square().sum(-1) + eps)
     return reduced("rotated_iou_loss", loss, reduction)
 
 

@@ -29,18 +29,22 @@ class SoftmaxFocalLossFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Computes the gradients from the arguments, in another pass."""
         inputs, targets, weight = ctx.saved_tensors
-        rule = ctx.alpha, ctx.gamma
-        to_inputs = to_weight = None
+        parameters = ctx.alpha, ctx.gamma
+        grad_inputs = grad_weight = None
         if ctx.needs_input_grad[0]:
-            arguments = inputs, targets, weight, *rule
-            to_inputs = raw(_C.softmax_focal_loss_backward, grad, *arguments)
+            arguments = inputs, targets, weight, *parameters
+            grad_inputs = raw(_C.softmax_focal_loss_backward, grad, *arguments)
         if ctx.needs_input_grad[2]:
-            each = grad * raw(_C.softmax_focal_loss_forward, inputs, targets, None, *rule)
+            row_grads = grad * raw(
+                _C.softmax_focal_loss_forward, inputs, targets, None, *parameters
+            )
             # Ignored rows have a loss of 0, so any index works for them.
-            place = targets.long().clamp(0, weight.size(0))
-            sums = each.new_zeros(weight.size(0) + 1).index_put((place,), each, accumulate=True)
-            to_weight = sums[:-1].to(weight.dtype)
-        return to_inputs, None, to_weight, None, None
+            index = targets.long().clamp(0, weight.size(0))
+            sums = row_grads.new_zeros(weight.size(0) + 1).index_put(
+                (index,), row_grads, accumulate=True
+            )
+            grad_weight = sums[:-1].to(weight.dtype)
+        return grad_inputs, None, grad_weight, None, None
 
     @staticmethod
     def vmap(

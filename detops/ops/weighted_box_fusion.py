@@ -12,7 +12,7 @@ from ._shared import undifferentiable
 
 _weighted_box_fusion = undifferentiable("weighted_box_fusion")
 # The contract for the lists of the public function; the op receives them concatenated.
-_LISTS = replace(
+_LIST_CONTRACT = replace(
     CONTRACTS["weighted_box_fusion"],
     arguments=["boxes", "scores", "labels", "weights"],
     types=["Tensor[]", "Tensor[]", "Tensor[]", "float[]?"],
@@ -88,12 +88,12 @@ def weighted_box_fusion(
     """
     rest = iou_threshold, skip_box_threshold, conf_type, allows_overflow
     try:
-        return _fused(boxes, scores, labels, weights, *rest)
+        return _fuse(boxes, scores, labels, weights, *rest)
     except Exception as error:
-        raise _LISTS.explained((boxes, scores, labels, weights), error) from None
+        raise _LIST_CONTRACT.explain_error((boxes, scores, labels, weights), error) from None
 
 
-def _fused(
+def _fuse(
     boxes: Sequence[Tensor],
     scores: Sequence[Tensor],
     labels: Sequence[Tensor],
@@ -118,5 +118,5 @@ def _fused(
                 f"[N, 4], [N] and [N], got {list(b.shape)}, {list(s.shape)} and {list(c.shape)}"
             )
     models = torch.cat([torch.full_like(c, i, dtype=torch.int64) for i, c in enumerate(labels)])
-    joined = (torch.cat(list(parts)) for parts in (boxes, scores, labels))
-    return _weighted_box_fusion(*joined, models, list(weights), *rest)
+    concatenated = (torch.cat(list(parts)) for parts in (boxes, scores, labels))
+    return _weighted_box_fusion(*concatenated, models, list(weights), *rest)

@@ -33,23 +33,23 @@ class WinogradConv2dFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Computes the gradients by the same algorithm."""
         input, weight, bias = ctx.saved_tensors
-        to_input, to_weight, to_bias = None, None, None
+        grad_input, grad_weight, grad_bias = None, None, None
         if ctx.needs_input_grad[0]:
-            to_input = _to_input(grad, weight, ctx.padding)
+            grad_input = _grad_input(grad, weight, ctx.padding)
         if ctx.needs_input_grad[1]:
             if input.device.type == "cpu":
-                to_weight = WinogradWeightFunction.run(grad, input, ctx.padding)
+                grad_weight = WinogradWeightFunction.run(grad, input, ctx.padding)
             else:
-                wide = torch.promote_types(input.dtype, weight.dtype)
-                to_weight = torch.ops.aten.convolution_backward(
-                    *(grad.to(wide), input.to(wide), weight.to(wide), None),
+                dtype = torch.promote_types(input.dtype, weight.dtype)
+                grad_weight = torch.ops.aten.convolution_backward(
+                    *(grad.to(dtype), input.to(dtype), weight.to(dtype), None),
                     *([1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, [False, True, False]),
                 )[1]
-            to_weight = to_weight.to(weight.dtype)
+            grad_weight = grad_weight.to(weight.dtype)
         if ctx.needs_input_grad[2]:
-            to_bias = grad.sum((0, 2, 3), dtype=torch.promote_types(grad.dtype, bias.dtype))
-            to_bias = to_bias.to(bias.dtype)
-        return to_input, to_weight, to_bias, None
+            grad_bias = grad.sum((0, 2, 3), dtype=torch.promote_types(grad.dtype, bias.dtype))
+            grad_bias = grad_bias.to(bias.dtype)
+        return grad_input, grad_weight, grad_bias, None
 
     @staticmethod
     def vmap(
@@ -87,12 +87,12 @@ class WinogradWeightFunction(Function):
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
         """Convolves with the incoming gradient, which has the shape of weights."""
         grad, input = ctx.saved_tensors
-        to_grad, to_input = None, None
+        grad_grad, grad_input = None, None
         if ctx.needs_input_grad[0]:
-            to_grad = WinogradConv2dFunction.run(input, weight, None, ctx.padding)
+            grad_grad = WinogradConv2dFunction.run(input, weight, None, ctx.padding)
         if ctx.needs_input_grad[1]:
-            to_input = _to_input(grad, weight, ctx.padding)
-        return to_grad, to_input, None
+            grad_input = _grad_input(grad, weight, ctx.padding)
+        return grad_grad, grad_input, None
 
     @staticmethod
     def vmap(
@@ -103,10 +103,10 @@ class WinogradWeightFunction(Function):
         return one_by_one(WinogradWeightFunction.run, in_dims, info.batch_size, *args)
 
 
-def _to_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
-    turned = weight.flip(2, 3).transpose(0, 1)
-    around = 2 - padding[0], 2 - padding[1]
-    output: Tensor = WinogradConv2dFunction.run(grad, turned, None, around)
+def _grad_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+    flipped = weight.flip(2, 3).transpose(0, 1)
+    full_padding = 2 - padding[0], 2 - padding[1]
+    output: Tensor = WinogradConv2dFunction.run(grad, flipped, None, full_padding)
     return output
 
 
@@ -150,11 +150,11 @@ def winograd_conv2d(
                   [6., 9., 6.],
                   [4., 6., 4.]]]])
     """
-    around = as_pair(padding)
+    padding_2d = as_pair(padding)
     if not torch.jit.is_scripting():  # noqa: SIM102, TorchScript looks no further
         if torch.compiler.is_exporting():
-            return F.conv2d(input, weight, bias, padding=around)
-    return _winograd_conv2d(input, weight, bias, around)
+            return F.conv2d(input, weight, bias, padding=padding_2d)
+    return _winograd_conv2d(input, weight, bias, padding_2d)
 
 
 class WinogradConv2d(Module, nn.Conv2d):
@@ -176,5 +176,5 @@ class WinogradConv2d(Module, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Turns ``[N, C, H, W]`` into ``[N, O, H + 2 * padding - 2, W + 2 * padding - 2]``."""
-        around = self.padding[0], self.padding[1]
-        return winograd_conv2d(input, self.weight, self.bias, around)  # type: ignore[arg-type]
+        padding_2d = self.padding[0], self.padding[1]
+        return winograd_conv2d(input, self.weight, self.bias, padding_2d)  # type: ignore[arg-type]

@@ -51,9 +51,9 @@ def optimize(model: Model, *, exact: bool = False) -> Model:
     """
     from ..modeling import GeneralizedRCNN
 
-    own = isinstance(model, GeneralizedRCNN)
-    theirs = type(model).__module__.startswith("torchvision.models.detection.")
-    if not own and not theirs:
+    is_detops = isinstance(model, GeneralizedRCNN)
+    is_torchvision = type(model).__module__.startswith("torchvision.models.detection.")
+    if not is_detops and not is_torchvision:
         raise TypeError(
             "detops.optimize: model must be a detector of detops or of torchvision, got "
             f"{type(model).__module__}.{type(model).__qualname__}"
@@ -62,16 +62,16 @@ def optimize(model: Model, *, exact: bool = False) -> Model:
     devices = {str(t.device) for t in tensors if t.device.type != "cpu"}
     if devices:
         raise ValueError(f"detops.optimize: model must be on the CPU, got {', '.join(devices)}")
-    fast = copy.deepcopy(model, {id(t): t for t in tensors}).eval()
+    optimized = copy.deepcopy(model, {id(t): t for t in tensors}).eval()
     with torch.no_grad():
-        if own:
-            from .of_detops import pack
+        if is_detops:
+            from .pack_detops import pack
         else:
-            from .of_torchvision import pack
-        pack(fast, exact)
-    fast.register_forward_pre_hook(_own_begins if own else _theirs_begins)
-    fast.register_forward_hook(_ends, always_call=True)
-    return fast
+            from .pack_torchvision import pack
+        pack(optimized, exact)
+    optimized.register_forward_pre_hook(_begin_call if is_detops else _begin_patched_call)
+    optimized.register_forward_hook(_end_call, always_call=True)
+    return optimized
 
 
 def release_memory() -> None:
@@ -87,25 +87,25 @@ def release_memory() -> None:
 _CALLS = threading.local()
 
 
-def _own_begins(model: nn.Module, *_: Any, patched: bool = False) -> None:
+def _begin_call(model: nn.Module, *_: Any, patched: bool = False) -> None:
     call = ExitStack()
-    before = _C.use_arena(True)
-    call.callback(_C.use_arena, before)
+    previous = _C.use_arena(True)
+    call.callback(_C.use_arena, previous)
     if patched:
         from ..compat.torchvision import patch_torchvision
 
         call.enter_context(patch_torchvision())
     _CALLS.__dict__.setdefault("stack", []).append(call)
-    if model.training:  # _ends is called nevertheless
+    if model.training:  # _end_call is called nevertheless
         raise RuntimeError(
-            "detops.optimize: the detector is for inference, got one in training: call eval() on "
-            "it, or train the model that it was made of"
+            "detops.optimize: the detector must be in eval mode, got one in training mode: call "
+            "eval() on it, or train the original model"
         )
 
 
-def _theirs_begins(model: nn.Module, *_: Any) -> None:
-    _own_begins(model, patched=True)
+def _begin_patched_call(model: nn.Module, *_: Any) -> None:
+    _begin_call(model, patched=True)
 
 
-def _ends(*_: Any) -> None:
+def _end_call(*_: Any) -> None:
     _CALLS.stack.pop().close()

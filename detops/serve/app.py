@@ -22,7 +22,7 @@ from torch import Tensor
 from ..data.image import PHOTO_FORMATS, ImageError, LargeImageError, load_image
 from ..engine.detect import Detector
 from ..engine.formats import image_entry
-from ..visualize import PERSON_SKELETON, colour_of
+from ..visualize import PERSON_SKELETON, class_colour
 from .guard import LOOPBACK, Guard
 from .limits import Limits
 from .ops import SHOWN
@@ -104,7 +104,7 @@ class _Page:
             {
                 "name": name,
                 "classes": detector.names,
-                "colours": [colour_of(k + 1) for k in range(len(detector.names))],
+                "colours": [class_colour(k + 1) for k in range(len(detector.names))],
             }
             for name, detector in self.detectors.items()
         ]

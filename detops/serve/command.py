@@ -140,9 +140,9 @@ def demo_samples() -> dict[str, bytes]:
 def shapes_sample() -> bytes:
     """Draws the image of `detops demo --masks` as PNG; raises ImportError without scikit-image."""
     from ..data import Shapes
-    from ..demo_masks import PICTURE, PICTURE_INDEX, UNSEEN
+    from ..demo_masks import SCENE, SCENE_INDEX, TEST_SPLIT
 
-    scene = Shapes(length=PICTURE_INDEX + 1, **PICTURE, **UNSEEN)
+    scene = Shapes(length=SCENE_INDEX + 1, **SCENE, **TEST_SPLIT)
     buffer = io.BytesIO()
-    Image.fromarray(scene.image(PICTURE_INDEX).permute(1, 2, 0).numpy()).save(buffer, "PNG")
+    Image.fromarray(scene.image(SCENE_INDEX).permute(1, 2, 0).numpy()).save(buffer, "PNG")
     return buffer.getvalue()

@@ -16,7 +16,7 @@ from detops.data.masks import decode_masks
 from detops.engine import Detector, command
 from detops.engine.detect_files import picture_paths
 from detops.engine.sources import Source
-from detops.visualize import PERSON_SKELETON, colour_of, draw_detections
+from detops.visualize import PERSON_SKELETON, class_colour, draw_detections
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 
@@ -250,6 +250,6 @@ def drawn_pixels(**options):
 
 
 def test_every_class_has_a_distinct_colour():
-    colours = [colour_of(label) for label in range(1, 1001)]
+    colours = [class_colour(label) for label in range(1, 1001)]
     assert len(set(colours)) == 1000
     assert all(max(colour) >= 180 for colour in colours)  # visible on dark images

@@ -14,7 +14,7 @@ NO_CHARACTER = "\U0010ffff"
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(fonts, "_told", set())
+    monkeypatch.setattr(fonts, "_reported", set())
     fonts.font_file.cache_clear()
     yield
     fonts.font_file.cache_clear()

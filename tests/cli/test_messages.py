@@ -6,7 +6,7 @@ import doctest
 import pytest
 
 from detops import messages
-from detops.messages import LONGEST_VALUE, shown
+from detops.messages import MAX_VALUE_LENGTH, shown
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def _nested(item, times):
 )
 def test_long_value_is_truncated(value):
     text = shown(value)
-    assert len(text) == LONGEST_VALUE + 3 and text.endswith("...")
+    assert len(text) == MAX_VALUE_LENGTH + 3 and text.endswith("...")
 
 
 def test_huge_number_is_shown_by_its_bit_count():
-    assert shown([10**5000]) == "[a number of 16610 bits]"
+    assert shown([10**5000]) == "[an integer of 16610 bits]"
 
 
 def test_docstring_examples_of_messages_pass():

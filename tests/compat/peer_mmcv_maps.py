@@ -209,7 +209,7 @@ def test_multi_scale_deformable_attention_matches_reference(function):
         result = attend(first[0], shapes, start, *first[1:], 64)
     else:
         result = theirs.multi_scale_deformable_attn_pytorch(first[0], shapes, *first[1:])
-    assert "BODIES" in theirs.multi_scale_deformable_attn_pytorch.__code__.co_names
+    assert "REPLACEMENTS" in theirs.multi_scale_deformable_attn_pytorch.__code__.co_names
     expected = reference_ops.ms_deform_attn(second[0], shapes, *second[1:])
     close(result, expected)
     result.cos().sum().backward()

@@ -17,7 +17,7 @@ OVERLAPS = dict(type="IoUCost", iou_mode="giou", weight=2.0)
 @pytest.fixture(autouse=True)
 def matrices_of_any_size(monkeypatch):
     """By default SciPy solves small matrices, because it is faster for them."""
-    monkeypatch.setattr("detops.compat.assignment.FEW", 0)
+    monkeypatch.setattr("detops.compat.assignment.MIN_COSTS", 0)
 
 
 def instances(queries, objects):

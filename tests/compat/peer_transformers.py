@@ -178,17 +178,17 @@ def test_every_replaced_function_exists_and_is_restored():
             for part in name.split("."):
                 function = getattr(function, part)
             codes[module, name] = function
-            assert "BODIES" in function.__code__.co_names, (module, name)
+            assert "REPLACEMENTS" in function.__code__.co_names, (module, name)
         with handle:
             pass
     for key, function in codes.items():
-        assert "BODIES" not in function.__code__.co_names, key
+        assert "REPLACEMENTS" not in function.__code__.co_names, key
 
 
 @pytest.fixture(autouse=True)
 def matrices_of_any_size(monkeypatch):
     """By default SciPy solves small matrices, because it is faster for them."""
-    monkeypatch.setattr("detops.compat.assignment.FEW", 0)
+    monkeypatch.setattr("detops.compat.assignment.MIN_COSTS", 0)
 
 
 def detections(sizes=(3, 0, 7, 30), queries=20, classes=5):

@@ -46,7 +46,7 @@ def test_torch_nms_gives_the_same_boxes():
 @pytest.fixture(autouse=True)
 def matrices_of_any_size(monkeypatch):
     """By default SciPy solves small matrices, because it is faster for them."""
-    monkeypatch.setattr("detops.compat.assignment.FEW", 0)
+    monkeypatch.setattr("detops.compat.assignment.MIN_COSTS", 0)
 
 
 def test_matcher_gives_the_same_matches():

@@ -3,8 +3,8 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
-from detops.config import DEFAULTS, ITEMS, ConfigError, dump_config, load_config
-from detops.ranges import RANGE_OF, RANGES, Range, outside
+from detops.config import DEFAULTS, SAMPLE_ITEMS, ConfigError, dump_config, load_config
+from detops.ranges import RANGE_BY_KEY, RANGES, Range, violated_range
 
 
 def write(path, text):
@@ -97,7 +97,7 @@ def test_config_round_trips_and_is_read_only(tmp_path):
         ("MODEL: {RPN: {ANCHOR_SIZES: [[[8]]]}}", r"RPN.ANCHOR_SIZES\[0\]\[0\]: expected float"),
         ("MODEL: {RPN: {ANCHOR_STRIDE: 16}}", "MODEL.RPN.ANCHOR_STRIDE: expected tuple, got int"),
         ("MODEL: {ROI_BOX_HEAD: 7}", "MODEL.ROI_BOX_HEAD: expected keys and values, got 7"),
-        ("MODEL: {ROI_BOX_HEAD: {X: {Y: 1}}}", "unknown key MODEL.ROI_BOX_HEAD.X; known here: FEA"),
+        ("MODEL: {ROI_BOX_HEAD: {X: {Y: 1}}}", "unknown key MODEL.ROI_BOX_HEAD.X; known keys: FEA"),
         ("MODEL: {RPN: {NMS_THRESH: {A: 1}}}", "MODEL.RPN.NMS_THRESH: expected float, got dict"),
         ("DATASETS: {TRAIN: (coco_2014_train)}", "DATASETS.TRAIN: expected tuple, got str"),
         ("DATASETS: {TRAIN: [3]}", r"DATASETS.TRAIN\[0\]: expected str, got int 3"),
@@ -122,40 +122,61 @@ def test_config_round_trips_and_is_read_only(tmp_path):
         ("INPUT: {PIXEL_STD: [1, 0, 1]}", "INPUT.PIXEL_STD: expected more than 0, got .1.0, 0.0"),
         ("MODEL: {RETINANET: {PRIOR_PROB: 1}}", "expected more than 0 and less than 1, got 1"),
         ("INPUT: {MIN_SIZE_TRAIN: []}", "INPUT.MIN_SIZE_TRAIN: expected at least one value, got"),
-        ("OUTPUT_DIR: '${oc.env:HOME}'", "config.yaml: OUTPUT_DIR: nothing is filled in here, got"),
-        ("MODEL: {WEIGHT: 'a${MODEL.DEVICE}'}", "MODEL.WEIGHT: nothing is filled in here, got 'a"),
-        ("DATASETS: {TRAIN: ['${oc.env:HOME}']}", r"TRAIN\[0\]: nothing is filled in here, got"),
-        ("OUTPUT_DIR: ???", "OUTPUT_DIR: nothing is filled in here, got '...'"),
-        ("SOLVER:\n  MAX_ITER: 1\n  MAX_ITER: 2", "config.yaml:3: MAX_ITER is in line 2 already"),
-        ("SOLVER: {MAX_ITER: 1, MAX_ITER: 1}", "config.yaml:1: MAX_ITER is in line 1 already"),
-        ("MODEL: {}\nSOLVER: {}\nMODEL: {}", "config.yaml:3: MODEL is in line 1 already"),
-        ("1: 2", "config.yaml: unknown key 1; known here: MODEL"),
+        (
+            "OUTPUT_DIR: '${oc.env:HOME}'",
+            "config.yaml: OUTPUT_DIR: placeholders are not supported, got",
+        ),
+        (
+            "MODEL: {WEIGHT: 'a${MODEL.DEVICE}'}",
+            "MODEL.WEIGHT: placeholders are not supported, got 'a",
+        ),
+        (
+            "DATASETS: {TRAIN: ['${oc.env:HOME}']}",
+            r"TRAIN\[0\]: placeholders are not supported, got",
+        ),
+        ("OUTPUT_DIR: ???", "OUTPUT_DIR: placeholders are not supported, got '...'"),
+        (
+            "SOLVER:\n  MAX_ITER: 1\n  MAX_ITER: 2",
+            "config.yaml:3: duplicate key MAX_ITER, first set in line 2",
+        ),
+        (
+            "SOLVER: {MAX_ITER: 1, MAX_ITER: 1}",
+            "config.yaml:1: duplicate key MAX_ITER, first set in line 1",
+        ),
+        (
+            "MODEL: {}\nSOLVER: {}\nMODEL: {}",
+            "config.yaml:3: duplicate key MODEL, first set in line 1",
+        ),
+        ("1: 2", "config.yaml: unknown key 1; known keys: MODEL"),
         ("MODEL:", "config.yaml: MODEL: expected keys and values, got None"),
         ("- a", "config.yaml: expected keys and values, got list"),
         ("a: [", "config.yaml: not YAML"),
         ("a: " + "[" * 3000, "config.yaml: not YAML: maximum recursion depth"),
         ("a: 2026-13-45", "config.yaml: not YAML: month must be in"),
-        ("a: !!bool foo", "config.yaml: not YAML: a value is not what its tag says"),
-        ("a: !!timestamp foo", "config.yaml: not YAML: a value is not what its tag says"),
-        ("a: !!int ''", "config.yaml: not YAML: a value is not what its tag says"),
-        ("a: !!float ''", "config.yaml: not YAML: a value is not what its tag says"),
+        ("a: !!bool foo", "config.yaml: not YAML: a value does not match its tag"),
+        ("a: !!timestamp foo", "config.yaml: not YAML: a value does not match its tag"),
+        ("a: !!int ''", "config.yaml: not YAML: a value does not match its tag"),
+        ("a: !!float ''", "config.yaml: not YAML: a value does not match its tag"),
         ("a: !!int [1]", "config.yaml: not YAML: expected a number of at most 100"),
         ("a: " + "9" * 400, "config.yaml: not YAML: expected a number of at most 100"),
         ("a: 1" + ":1" * 100_000, "config.yaml: not YAML: expected a number of at most 100"),
         (
             f"SOLVER: {{BASE_LR: '{'9' * 400}'}}",
-            "config.yaml: SOLVER.BASE_LR: expected a number of 64 bits, got a number of 1329 bits",
+            "config.yaml: SOLVER.BASE_LR: expected a 64-bit number, got an integer of 1329 bits",
         ),
-        (f"SOLVER: {{MAX_ITER: '0x{'f' * 9999}'}}", "MAX_ITER: expected a number of 64 bits, got"),
+        (f"SOLVER: {{MAX_ITER: '0x{'f' * 9999}'}}", "MAX_ITER: expected a 64-bit number, got"),
         (f"SOLVER: {{BASE_LR: '{'9' * 5000}'}}", "BASE_LR: expected float, got str '9999"),
         ("SOLVER: {BASE_LR: '{[]: 1}'}", r"SOLVER.BASE_LR: expected float, got str '{\[\]: 1}'"),
         (f"SOLVER: {{BASE_LR: '{'-' * 100_000}1'}}", "SOLVER.BASE_LR: expected float, got str"),
         (f"SOLVER: {{BASE_LR: '{'1+' * 100_000}1'}}", "SOLVER.BASE_LR: expected float, got str"),
-        ("TEST: {EXPECTED_RESULTS: [[2026-01-01]]}", r"RESULTS\[0\]: expected texts and numbers"),
-        ("TEST: {EXPECTED_RESULTS: [[a, '${b}']]}", r"RESULTS\[0\]: nothing is filled in here"),
+        ("TEST: {EXPECTED_RESULTS: [[2026-01-01]]}", r"RESULTS\[0\]: expected strings and numbers"),
+        (
+            "TEST: {EXPECTED_RESULTS: [[a, '${b}']]}",
+            r"RESULTS\[0\]: placeholders are not supported",
+        ),
         (
             "a: &b [1]\nc: *b",
-            r"config.yaml: not YAML: found the alias \*b; write out what it means",
+            r"config.yaml: not YAML: aliases are not supported, got \*b",
         ),
     ],
 )
@@ -176,26 +197,26 @@ def leaves(section, prefix=""):
 def test_every_number_has_a_range_that_contains_its_default():
     numbers = set()
     for key, value in leaves(OmegaConf.to_container(load_config())):
-        first = value[0] if isinstance(value, list) and value else ITEMS.get(key, value)
+        first = value[0] if isinstance(value, list) and value else SAMPLE_ITEMS.get(key, value)
         if type(first) in (int, float):
             numbers.add(key)
-            assert outside(key, value) is None, key
-    assert numbers == set(RANGE_OF) and len(numbers) > 100
-    assert len(RANGE_OF) == sum(map(len, RANGES.values()))
+            assert violated_range(key, value) is None, key
+    assert numbers == set(RANGE_BY_KEY) and len(numbers) > 100
+    assert len(RANGE_BY_KEY) == sum(map(len, RANGES.values()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", RANGE_OF)
+@pytest.mark.parametrize("key", RANGE_BY_KEY)
 def test_numbers_outside_their_range_are_rejected(key):
     default = OmegaConf.select(load_config(), key)
     is_tuple = OmegaConf.is_list(default)
-    item = default[0] if is_tuple and default else ITEMS.get(key, default)
-    allowed = RANGE_OF[key]
+    item = default[0] if is_tuple and default else SAMPLE_ITEMS.get(key, default)
+    allowed = RANGE_BY_KEY[key]
     wrong = [math.nan, math.inf, -math.inf] if isinstance(item, float) else []
     step = 1 if isinstance(item, int) else 0.5
     for bound, beyond, itself in (
-        (allowed.least, allowed.least - step, allowed.above),
-        (allowed.most, allowed.most + step, allowed.below),
+        (allowed.minimum, allowed.minimum - step, allowed.exclusive_minimum),
+        (allowed.maximum, allowed.maximum + step, allowed.exclusive_maximum),
     ):
         if math.isfinite(bound):
             wrong += [type(item)(beyond)] + [type(item)(bound)] * itself
@@ -203,7 +224,10 @@ def test_numbers_outside_their_range_are_rejected(key):
     for value in wrong:
         with pytest.raises(ConfigError, match=f"^overrides: {key}: expected (more|at|less|a fin)"):
             load_config(None, [key, (value,) if is_tuple else value])
-    for bound, itself in ((allowed.least, not allowed.above), (allowed.most, not allowed.below)):
+    for bound, itself in (
+        (allowed.minimum, not allowed.exclusive_minimum),
+        (allowed.maximum, not allowed.exclusive_maximum),
+    ):
         if math.isfinite(bound) and itself:
             value = type(item)(bound)
             load_config(None, [key, (value,) if is_tuple else value])

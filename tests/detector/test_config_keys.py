@@ -9,7 +9,7 @@ from paths import PACKAGE
 
 from detops.config import ConfigError, load_config
 from detops.modeling import build_detection_model
-from detops.modeling.build.check import UNREAD
+from detops.modeling.build.check import UNUSED
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ DEFAULTS = dict(leaves(OmegaConf.to_container(load_config())))
 
 
 def is_unread(key):
-    return any(key == unread or key.startswith(f"{unread}.") for unread in UNREAD)
+    return any(key == unread or key.startswith(f"{unread}.") for unread in UNUSED)
 
 
 def test_every_key_is_read_or_rejected(monkeypatch):
@@ -49,7 +49,7 @@ def test_every_key_is_read_or_rejected(monkeypatch):
         return get(self, key, *args, **kwargs)
 
     # Comparing keys with their defaults must not count as reading them.
-    monkeypatch.setattr("detops.modeling.build.check.UNREAD", {})
+    monkeypatch.setattr("detops.modeling.build.check.UNUSED", {})
     monkeypatch.setattr("detops.modeling.build.check.load_config", lambda: None)
     for path in PACKAGE.glob("configs/*.yaml"):
         cfg = load_config(path)
@@ -72,7 +72,7 @@ def test_every_key_is_read_or_rejected(monkeypatch):
 def test_unread_key_must_keep_its_default(key):
     default = DEFAULTS[key]
     other = {str: "x", bool: not default, int: 7, float: 0.5, list: [["a", 1]]}[type(default)]
-    with pytest.raises(ConfigError, match=f"^{key}: is read by nothing, for .*, got "):
+    with pytest.raises(ConfigError, match=f"^{key}: not used, because .*, got "):
         build_detection_model(load_config(None, [key, other]))
 
 

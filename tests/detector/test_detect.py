@@ -140,7 +140,7 @@ def test_device_names_are_validated():
     for name in ("gpu", "", "cuda:", "cuda:x", "mps", "meta", "0"):
         with pytest.raises(ValueError, match=rf"expected cpu, cuda or cuda:<number>, got '{name}'"):
             Detector(Bright(), ["tree"], device=name)
-    with pytest.raises(ValueError, match="CUDA devices there are, got cuda:99"):
+    with pytest.raises(ValueError, match="CUDA devices, got cuda:99"):
         choose_device("cuda:99")
 
 

@@ -215,7 +215,7 @@ def test_rpn_only_network_returns_its_proposals(family):
         (
             "e2e_faster_rcnn_R_50_C4_1x",
             ["MODEL.RESNETS.BACKBONE_OUT_CHANNELS", 256],
-            "BACKBONE_OUT_CHANNELS: expected 32, what R-50-C4 puts out, got 256",
+            "BACKBONE_OUT_CHANNELS: expected 32, the output channels of R-50-C4, got 256",
         ),
         (
             "e2e_faster_rcnn_R_50_C4_1x",
@@ -230,7 +230,7 @@ def test_rpn_only_network_returns_its_proposals(family):
         (
             "e2e_faster_rcnn_R_50_C4_1x",
             ["MODEL.RPN.ANCHOR_SIZES", ((8,), (16,))],
-            "MODEL.RPN.ANCHOR_SIZES: expected numbers where MODEL.RPN.USE_FPN is False",
+            "MODEL.RPN.ANCHOR_SIZES: expected numbers if MODEL.RPN.USE_FPN is False",
         ),
         (
             "e2e_faster_rcnn_R_50_C4_1x",
@@ -256,7 +256,7 @@ def test_rpn_only_network_returns_its_proposals(family):
         (
             "dcn/e2e_faster_rcnn_dconv_R_50_FPN_1x",
             ["MODEL.RESNETS.TRANS_FUNC", "BasicBlockWithGN"],
-            "MODEL.RESNETS.TRANS_FUNC: basic blocks have no STAGE_WITH_DCN",
+            "MODEL.RESNETS.TRANS_FUNC: basic blocks do not support STAGE_WITH_DCN",
         ),
         (
             "e2e_faster_rcnn_R_50_FPN_1x",

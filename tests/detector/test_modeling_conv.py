@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from detops.modeling.backbone.conv import _KEPT, conv2d
-from detops.modeling.backbone.fpn import FPN, add_enlarged
+from detops.modeling.backbone.conv import _FOLDED_CACHE, conv2d
+from detops.modeling.backbone.fpn import FPN, add_upsampled
 from detops.modeling.backbone.norm import FrozenBatchNorm2d
 from detops.modeling.backbone.resnet import BasicBlock, Bottleneck
 
@@ -81,7 +81,7 @@ def test_frozen_layers_keep_folded_weights():
     conv, norm = layers()
     conv.requires_grad_(False)
     conv2d(conv, image(), norm)
-    assert conv in _KEPT
+    assert conv in _FOLDED_CACHE
 
 
 def test_conv2d_accepts_an_empty_batch():
@@ -125,9 +125,9 @@ def test_training_drops_folded_weights_and_refolds_them():
     for _ in range(2):
         with torch.no_grad():
             torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
-        assert conv in _KEPT
+        assert conv in _FOLDED_CACHE
         conv2d(conv, x, norm).sum().backward()
-        assert conv not in _KEPT  # halves the memory in training
+        assert conv not in _FOLDED_CACHE  # halves the memory in training
         optimizer.step()
 
 
@@ -138,7 +138,7 @@ def test_inference_tensors_are_used_without_folding():
             x = image()
             torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
             conv.weight.mul_(2)
-        assert conv not in _KEPT
+        assert conv not in _FOLDED_CACHE
 
 
 def test_weights_folded_in_inference_mode_work_outside_it():
@@ -207,7 +207,7 @@ def test_conv2d_works_without_onednn(monkeypatch):
     with torch.no_grad():
         expected = step_by_step(conv, x, norm, True, add)
         torch.testing.assert_close(conv2d(conv, x, norm, relu=True, add=add), expected)
-        assert _KEPT[conv].packed is None
+        assert _FOLDED_CACHE[conv].packed is None
 
 
 @pytest.mark.parametrize("gradient", [True, False])
@@ -229,7 +229,7 @@ def test_add_enlarged_equals_interpolate_and_add(size):
     finer = image(size=(2, 8, *size))
     coarser = image(size=(2, 8, 3, 5))
     expected = finer + F.interpolate(coarser, size=size)
-    assert torch.equal(add_enlarged(finer, coarser), expected) and torch.equal(finer, expected)
+    assert torch.equal(add_upsampled(finer, coarser), expected) and torch.equal(finer, expected)
 
 
 @pytest.mark.parametrize("size", [(6, 10), (5, 9)])
@@ -237,8 +237,8 @@ def test_add_enlarged_passes_gradient_checks(size):
     torch.manual_seed(0)
     finer = torch.randn(2, 4, *size, dtype=torch.float64, requires_grad=True)
     coarser = torch.randn(2, 4, 3, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, b: add_enlarged(a.clone(), b), (finer, coarser))
-    squares = lambda a, b: add_enlarged(a.clone(), b).square()  # noqa: E731
+    assert torch.autograd.gradcheck(lambda a, b: add_upsampled(a.clone(), b), (finer, coarser))
+    squares = lambda a, b: add_upsampled(a.clone(), b).square()  # noqa: E731
     assert torch.autograd.gradgradcheck(squares, (finer, coarser))
 
 

@@ -204,7 +204,10 @@ def test_invalid_images_and_targets_are_rejected(images, targets, message):
         ),
         (["MODEL.RPN.RPN_HEAD", "x"], "unknown MODEL.RPN.RPN_HEAD 'x'"),
         (["MODEL.RPN.ANCHOR_STRIDE", (4, 8)], "expected one entry per level .3., got 3 and 2"),
-        (["MODEL.RPN.ANCHOR_SIZES", ((8,), (16,), (32, 64))], "as many sizes on every level"),
+        (
+            ["MODEL.RPN.ANCHOR_SIZES", ((8,), (16,), (32, 64))],
+            "the same number of sizes on every level",
+        ),
         (["MODEL.RESNETS.TRANS_FUNC", "Block"], "expected ...WithFixedBatchNorm or ...WithGN"),
         (["MODEL.GROUP_NORM.NUM_GROUPS", 7], "16 channels do not divide into 7 groups"),
     ],

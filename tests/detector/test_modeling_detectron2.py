@@ -168,11 +168,11 @@ def test_pooler_matches_detectron2(scales):
 
 def test_boxes_need_sides_above_the_minimum():
     boxes = torch.tensor([[0.0, 0, 5, 6], [1, 1, 1, 9], [2, 2, 2.001, 9], [0, 0, math.nan, 3]])
-    assert CONVENTION.large(boxes, 0).tolist() == [0, 2]
-    assert CONVENTION.large(boxes, 5).tolist() == []
-    assert CONVENTION.large(boxes, 4.99).tolist() == [0]
-    assert CONVENTION.large(torch.empty(0, 4), 0).tolist() == []
-    assert CONVENTIONS["detops"].large(boxes, 5).tolist() == [0]
+    assert CONVENTION.select_large(boxes, 0).tolist() == [0, 2]
+    assert CONVENTION.select_large(boxes, 5).tolist() == []
+    assert CONVENTION.select_large(boxes, 4.99).tolist() == [0]
+    assert CONVENTION.select_large(torch.empty(0, 4), 0).tolist() == []
+    assert CONVENTIONS["detops"].select_large(boxes, 5).tolist() == [0]
 
 
 def test_proposal_limit_counts_all_levels_of_an_image():
@@ -196,7 +196,7 @@ def test_empty_detections_count_toward_the_limit_then_drop():
     logits = torch.tensor([[0.0, 5], [0, 4], [0, 3], [0, 6]])
     (found,) = process(logits, torch.zeros(4, 8), [proposals], [(20, 20)])
     assert found["boxes"].tolist() == [proposals[3].tolist(), [20, 0, 20, 9]]
-    seen = CONVENTION.visible(found)
+    seen = CONVENTION.select_visible(found)
     assert seen["boxes"].tolist() == [proposals[3].tolist()] and len(seen["scores"]) == 1
     (ours,) = BoxPostProcessor(detops.BoxCoder(), 0.1, 0.5, 2)(
         logits, torch.zeros(4, 8), [proposals], [(20, 20)]
@@ -213,7 +213,7 @@ def test_retinanet_runs_nms_on_unclipped_boxes():
         process = RetinaNetPostProcessor(coder, 0.05, 1000, 0.5, 100, convention)
         (found,) = process(logits, deltas, anchors, [(50, 50)])
         assert len(found["boxes"]) == count
-    assert CONVENTION.in_image(anchors[0], (50, 50)).tolist() == [[0, 0, 10, 10]] * 2
+    assert CONVENTION.clip_to_image(anchors[0], (50, 50)).tolist() == [[0, 0, 10, 10]] * 2
 
 
 def test_mask_pixels_at_the_threshold_are_set():

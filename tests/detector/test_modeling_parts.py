@@ -25,7 +25,7 @@ def test_registry_finds_parts_and_rejects_unknown_names():
     assert registry["a"] is dict and registry["b"] is dict
     with pytest.raises(ValueError, match="unknown MODEL.PART 'c'; known: a, b"):
         registry["c"]
-    with pytest.raises(ValueError, match="'a' is registered already"):
+    with pytest.raises(ValueError, match="'a' is already registered"):
         registry.register("a")(list)
 
 

@@ -298,7 +298,7 @@ def test_training_requires_targets_with_valid_labels():
     model, (images, targets) = small_detector().train(), example()
     with pytest.raises(ValueError, match="targets: expected one per image .2., got None"):
         model(images)
-    with pytest.raises(ValueError, match="RetinaNet: targets are needed in training, got None"):
+    with pytest.raises(ValueError, match="RetinaNet: targets are required in training, got None"):
         model.rpn(model.backbone(torch.rand(1, 3, 64, 64)), [(64, 64)])
     targets[1]["labels"][0] = 3
     with pytest.raises(ValueError, match=r"targets\[1\].*expected at least 1 and below 3, got 3"):

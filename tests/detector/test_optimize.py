@@ -341,7 +341,9 @@ def test_optimize_rejects_other_models_training_and_devices():
     fast, image = detops.optimize(model), images_of((64, 80))[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RuntimeError, match="is for inference, got one in training"):
+        with pytest.raises(
+            RuntimeError, match="the detector must be in eval mode, got one in training mode"
+        ):
             fast.train()([image])
     assert len(fast.eval()([image])) == 1
     with pytest.raises(ValueError, match="must be on the CPU, got meta"):

@@ -19,7 +19,7 @@ from detops import cli, export
 from detops.cli.options import SHAPES_WEIGHTS
 from detops.data import Shapes, load_image
 from detops.engine import Detector
-from detops.engine.export import without_partner
+from detops.engine.export import count_unmatched
 
 PAGE = ROOT / "docs" / "export.md"
 CMAKE = shutil.which("cmake") or shutil.which("cmake", path=Path(sys.executable).parent)
@@ -123,7 +123,7 @@ def test_exported_files_find_what_the_checkpoint_finds(page, expected, file):
     for image in (pixels, pixels[:, 20:149, 10:], pixels[:, :, :131].transpose(1, 2)):
         found, wanted = exported.detect(image), model.detect(image)
         assert len(wanted["scores"]) > 0 and len(found["scores"]) == len(wanted["scores"])
-        assert without_partner(found, wanted) == without_partner(wanted, found) == 0
+        assert count_unmatched(found, wanted) == count_unmatched(wanted, found) == 0
     nothing = torch.full((3, 96, 128), torch.nan)
     for found in export.load(page[0] / file)([nothing, nothing.clone().requires_grad_()]):
         assert found["boxes"].shape == (0, 4) and found["masks"].shape == (0, 1, 96, 128)

@@ -17,7 +17,7 @@ from small_detectors import (  # noqa: F401
 import detops
 from detops import cli, export
 from detops.cli.options import DEFAULT_WEIGHTS, TREE_CROWNS
-from detops.contract import MOST_ELEMENTS
+from detops.contract import MAX_ELEMENTS
 from detops.engine import Detector
 from detops.engine import export as command
 from detops.engine.detect import open_detector
@@ -93,7 +93,7 @@ def test_data_dependent_sizes_are_bounded():
     """Inductor multiplies the bounds of sizes, and writes them as int64."""
     exported = export.program(Kept().eval(), size=(16, 16))
     bounds = [r.upper for s, r in exported.range_constraints.items() if str(s).startswith("u")]
-    assert bounds and all(bound <= MOST_ELEMENTS for bound in bounds)
+    assert bounds and all(bound <= MAX_ELEMENTS for bound in bounds)
 
 
 def test_boxes_labels_and_scores_are_the_first_outputs():
@@ -143,7 +143,7 @@ def test_image_rejected_by_a_graph_does_not_end_the_run(tmp_path, capsys):
     )
     told = capsys.readouterr()
     assert status == 1 and told.out.startswith(f"{tmp_path / 'b.png'}: ")
-    why = "refuses an image of shape [3, 2, 3]: its graph was not made for such a size\n"
+    why = "rejects an image of shape [3, 2, 3]: its graph does not support this size\n"
     assert f"detops: error: {tmp_path / 'a.png'}: the exported detector {why}" in told.err
     assert "error: 1 of 2 images failed" in told.err and "Guard" not in told.err
 
@@ -173,7 +173,7 @@ def found(boxes, scores=(0.9, 0.8), labels=(1, 1), **more):
     } | more  # fmt: skip
 
 
-def test_without_partner_counts_unmatched_detections():
+def test_count_unmatched_compares_all_fields_of_detections():
     two = [[0.0, 0, 40, 40], [50, 50, 90, 90]]
     masks = torch.zeros(2, 1, 99, 99, dtype=torch.bool)
     masks[0, :, 5:30, 5:30] = True
@@ -181,7 +181,7 @@ def test_without_partner_counts_unmatched_detections():
     one = found(two, masks=masks, keypoints=points)
 
     def alone(**other):
-        return command.without_partner(one, found(two, masks=masks, keypoints=points) | other)
+        return command.count_unmatched(one, found(two, masks=masks, keypoints=points) | other)
 
     assert alone() == 0
     order = torch.tensor([1, 0])
@@ -193,7 +193,7 @@ def test_without_partner_counts_unmatched_detections():
     assert alone(keypoints=points + torch.tensor([[[0.0]], [[2.0]]])) == 1
     assert alone(**{key: value[:0] for key, value in one.items()}) == 2
     nothing = {key: value[:0] for key, value in one.items()}
-    assert command.without_partner(nothing, one) == 0
+    assert command.count_unmatched(nothing, one) == 0
 
 
 @pytest.fixture

@@ -232,7 +232,7 @@ class SoftNMS(torch.nn.Module):
 
 
 def test_unsupported_onnx_exports_raise():
-    with pytest.raises(NotImplementedError, match="soft_nms has no form in ONNX"):
+    with pytest.raises(NotImplementedError, match="soft_nms cannot be exported to ONNX"):
         onnx(SoftNMS().eval(), size=(16, 16))
     with pytest.raises(ValueError, match="eval mode"):
         onnx(SoftNMS())

@@ -30,7 +30,7 @@ from detops.data.masks import decode_masks
 from detops.engine import Detector
 from detops.serve.app import STATIC
 from detops.serve.guard import HEADERS
-from detops.visualize import colour_of
+from detops.visualize import class_colour
 
 
 def test_page_loads_only_files_of_its_own_server(port):
@@ -88,7 +88,7 @@ def test_class_colours_match_drawn_images_for_many_classes():
     detector = Detector(Finds(), [str(k) for k in range(20)], device="cpu")
     with serving({"a": detector}) as port:
         (model,) = send(port, "GET", "/api/about")[2]["models"]
-    assert model["colours"] == [list(colour_of(label)) for label in range(1, 21)]
+    assert model["colours"] == [list(class_colour(label)) for label in range(1, 21)]
     assert len(set(map(tuple, model["colours"]))) == 20
 
 

@@ -114,8 +114,8 @@ def test_model_names_are_unique(paths, names):
 
 def test_sample_image_equals_the_demo_image():
     pytest.importorskip("skimage")
-    scene = Shapes(length=demo_masks.PICTURE_INDEX + 1, **demo_masks.PICTURE, **demo_masks.UNSEEN)
-    assert torch.equal(load_image(command.shapes_sample()), scene.image(demo_masks.PICTURE_INDEX))
+    scene = Shapes(length=demo_masks.SCENE_INDEX + 1, **demo_masks.SCENE, **demo_masks.TEST_SPLIT)
+    assert torch.equal(load_image(command.shapes_sample()), scene.image(demo_masks.SCENE_INDEX))
 
 
 def test_shipped_models_are_served_by_default(run):

@@ -389,7 +389,7 @@ def test_exported_detector_reports_an_unsupported_image():
     exported = Exported(Fails(AssertionError("Guard failed: s0 > 2")), {})
     with serving({"a": finds(exported)}, limits=SMALL) as port:
         text = error_of(port, 500, "POST", DETECT, encoded())
-        assert text.startswith("the detector failed: the exported detector refuses an image of sh")
+        assert text.startswith("the detector failed: the exported detector rejects an image of sh")
         assert "Guard" not in text
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ... import _C
-from ..bodies import Body
+from ..patching import CodePatch
 from .functions import FUNCTIONS
 from .kernels import KERNELS
 
@@ -37,7 +37,7 @@ class _Patch:
         self.lock = threading.Lock()
         self.handles = 0
         self.library: torch.library.Library | None = None
-        self.bodies: list[Body] = []
+        self.patches: list[CodePatch] = []
 
     def open(self) -> None:
         with self.lock:
@@ -58,11 +58,11 @@ class _Patch:
     def _apply(self) -> None:
         self.library = _override_kernels()
         for (module, name), replacement in FUNCTIONS.items():
-            self.bodies.append(Body(module, name, replacement))
+            self.patches.append(CodePatch(module, name, replacement))
 
     def _restore(self) -> None:
-        while self.bodies:
-            self.bodies.pop().restore()
+        while self.patches:
+            self.patches.pop().restore()
         if self.library is not None:
             self.library._destroy()
             self.library = None
@@ -76,7 +76,7 @@ class TorchvisionPatch:
 
     def __init__(self) -> None:
         self._open = False
-        self._blocks = 0  # depth of nested ``with`` blocks
+        self._depth = 0  # depth of nested ``with`` blocks
         self._begin()
 
     def _begin(self) -> None:
@@ -95,7 +95,7 @@ class TorchvisionPatch:
 
     def __enter__(self) -> "TorchvisionPatch":
         self._begin()
-        self._blocks += 1
+        self._depth += 1
         return self
 
     def __exit__(
@@ -104,8 +104,8 @@ class TorchvisionPatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._blocks -= 1
-        if self._blocks == 0:
+        self._depth -= 1
+        if self._depth == 0:
             self.restore()
 
     def __call__(self, function: F) -> F:

@@ -19,25 +19,27 @@ from ...ops.boxes import ROTATED
 Function = Callable[..., Any]
 
 
-def _here(*tensors: Tensor) -> bool:
+def _is_supported(*tensors: Tensor) -> bool:
     """Returns whether our kernels support these tensors, and no graph is traced for export."""
-    ours = ("cpu",) if _C.cuda_version is None else ("cpu", "cuda")
-    return not torch.jit.is_tracing() and all(t.device.type in ours for t in tensors)
+    devices = ("cpu",) if _C.cuda_version is None else ("cpu", "cuda")
+    return not torch.jit.is_tracing() and all(t.device.type in devices for t in tensors)
 
 
-def _floating(*tensors: Tensor) -> bool:
-    return _here(*tensors) and all(t.is_floating_point() for t in tensors)
+def _are_floating(*tensors: Tensor) -> bool:
+    return _is_supported(*tensors) and all(t.is_floating_point() for t in tensors)
 
 
-def _wide(*tensors: Tensor) -> bool:
+def _are_full_precision(*tensors: Tensor) -> bool:
     """Excludes half precision: torchvision rounds more intermediate values, and some results."""
-    return _here(*tensors) and all(t.dtype in (torch.float32, torch.float64) for t in tensors)
+    return _is_supported(*tensors) and all(
+        t.dtype in (torch.float32, torch.float64) for t in tensors
+    )
 
 
 def _batched_nms(
     original: Function, boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
 ) -> Tensor:
-    if not _floating(boxes, scores):
+    if not _are_floating(boxes, scores):
         return original(boxes, scores, idxs, iou_threshold)
     # torchvision ends with an unstable sort, so its input must have equal scores in the same order.
     keep = ops.batched_nms(boxes, scores, idxs, iou_threshold).sort().values
@@ -56,11 +58,11 @@ def _multiscale_roi_align(
     maps = x_filtered
     # If scales are not consecutive powers of two, torchvision leaves the output of some boxes at
     # zero.
-    alike = scales is not None and all(
+    is_pyramid = scales is not None and all(
         scale * 2**level == scales[0] and x.dtype == maps[0].dtype
         for level, (scale, x) in enumerate(zip(scales, maps, strict=False))
     )
-    if not (alike and len(boxes) and mapper.eps == 1e-6 and _floating(*maps, *boxes)):
+    if not (is_pyramid and len(boxes) and mapper.eps == 1e-6 and _are_floating(*maps, *boxes)):
         return original(maps, boxes, output_size, sampling_ratio, scales, mapper)
     height, width = output_size
     pooled = ops.multiscale_roi_align(
@@ -99,27 +101,27 @@ def _paste_masks_in_image(
 
 
 def _overlap(
-    ours: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any
+    replacement: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any
 ) -> Tensor:
     # Rotated boxes reach our kernel through torchvision's function, which returns float32.
     is_upright = rest[:1] not in ((fmt,) for fmt in ROTATED)
-    function = ours if is_upright and _wide(boxes1, boxes2) else original
+    function = replacement if is_upright and _are_full_precision(boxes1, boxes2) else original
     return function(boxes1, boxes2, *rest)
 
 
 def _elementwise(
-    ours: Function, original: Function, inputs: Tensor, targets: Tensor, *rest: Any
+    replacement: Function, original: Function, inputs: Tensor, targets: Tensor, *rest: Any
 ) -> Tensor:
     # torchvision handles mixed shapes and dtypes itself.
-    alike = inputs.shape == targets.shape and inputs.dtype == targets.dtype
-    function = ours if alike and _wide(inputs, targets) else original
+    match = inputs.shape == targets.shape and inputs.dtype == targets.dtype
+    function = replacement if match and _are_full_precision(inputs, targets) else original
     return function(inputs, targets, *rest)
 
 
 def _masks_to_boxes(original: Function, masks: Tensor) -> Tensor:
     # torchvision drops the rows of masks without pixels, and accepts complex numbers.
-    ours = masks.numel() > 0 and not masks.is_complex() and _here(masks)
-    return ops.masks_to_boxes(masks) if ours else original(masks)
+    is_supported = masks.numel() > 0 and not masks.is_complex() and _is_supported(masks)
+    return ops.masks_to_boxes(masks) if is_supported else original(masks)
 
 
 # Keyed by module and name. Public functions call the private ones listed here, which behave the

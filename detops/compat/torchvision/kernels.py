@@ -42,7 +42,7 @@ def _box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     return _rotated(boxes1, boxes2).float()
 
 
-def _mapping(pooled: Tensor) -> Tensor:
+def _channel_mapping(pooled: Tensor) -> Tensor:
     """Returns the input channel that each bin of ``[K, C, height, width]`` was read from."""
     channels = torch.arange(pooled.shape[1:].numel(), dtype=torch.int32, device=pooled.device)
     return channels.view(pooled.shape[1:]).expand(pooled.shape).contiguous()
@@ -50,7 +50,7 @@ def _mapping(pooled: Tensor) -> Tensor:
 
 def _ps_roi_align(input: Tensor, boxes: Tensor, *pooling: Any) -> tuple[Tensor, Tensor]:
     output = _C.ps_roi_align_forward(input, boxes, *pooling).contiguous()
-    return output, _mapping(output)
+    return output, _channel_mapping(output)
 
 
 def _ps_roi_align_backward(grad: Tensor, boxes: Tensor, mapping: Tensor, *pooling: Any) -> Tensor:
@@ -61,7 +61,7 @@ def _ps_roi_align_backward(grad: Tensor, boxes: Tensor, mapping: Tensor, *poolin
 
 def _ps_roi_pool(input: Tensor, boxes: Tensor, *pooling: Any) -> tuple[Tensor, Tensor]:
     output = _C.ps_roi_pool_forward(input, boxes, *pooling).contiguous()
-    return output, _mapping(output)
+    return output, _channel_mapping(output)
 
 
 def _ps_roi_pool_backward(grad: Tensor, boxes: Tensor, mapping: Tensor, *pooling: Any) -> Tensor:
@@ -87,7 +87,7 @@ def _deform_conv2d_backward(
     *window: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     stride, padding, dilation, masked = window[:2], window[2:4], window[4:6], bool(window[8])
-    to_input, to_offset, to_mask, to_weight, to_bias = _C.deform_conv2d_backward(
+    grad_input, grad_offset, grad_mask, grad_weight, grad_bias = _C.deform_conv2d_backward(
         grad.contiguous(),
         input,
         offset,
@@ -99,7 +99,13 @@ def _deform_conv2d_backward(
         dilation,
         [True, True, masked, True, True],
     )
-    return to_input, to_weight, to_offset, to_mask if masked else torch.zeros_like(mask), to_bias
+    return (
+        grad_input,
+        grad_weight,
+        grad_offset,
+        grad_mask if masked else torch.zeros_like(mask),
+        grad_bias,
+    )
 
 
 KERNELS: dict[str, Callable] = {

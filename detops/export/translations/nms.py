@@ -8,16 +8,16 @@ from onnxscript import opset20 as op
 from .values import HIGHEST, INT64, column, constant, float32, number
 
 # Larger than any number of boxes.
-_MANY = 2**31 - 1
+_UNLIMITED = 2**31 - 1
 
 
-def _selected(
+def _select(
     name: str,
     boxes: Any,
     scores: Any,
     iou_threshold: float,
     score_threshold: float | None,
-    most: Any = _MANY,
+    max_output: Any = _UNLIMITED,
 ) -> Any:
     """Applies NMS to boxes ``[N, 4]`` with scores ``[C, N]``.
 
@@ -28,13 +28,13 @@ def _selected(
             f"detops.{name}: iou_threshold must be in [0, 1] for ONNX's NonMaxSuppression, got "
             f"{iou_threshold}"
         )
-    least = -HIGHEST if score_threshold is None else float(score_threshold)
+    min_score = -HIGHEST if score_threshold is None else float(score_threshold)
     rows = op.NonMaxSuppression(
         op.Unsqueeze(float32(boxes), constant([0])),
         op.Unsqueeze(scores, constant([0])),
-        number(most),
+        number(max_output),
         constant(float(iou_threshold)),
-        constant(least),
+        constant(min_score),
     )
     return column(rows, 2)  # rows are (image, class, box)
 
@@ -48,8 +48,8 @@ def nms(
 ) -> Any:
     """Translates to NonMaxSuppression with one class."""
     scores = op.Unsqueeze(float32(scores), constant([0]))
-    most = _MANY if max_output is None else max_output
-    return _selected("nms", boxes, scores, iou_threshold, score_threshold, most)
+    limit = _UNLIMITED if max_output is None else max_output
+    return _select("nms", boxes, scores, iou_threshold, score_threshold, limit)
 
 
 def batched_nms(
@@ -66,9 +66,9 @@ def batched_nms(
     """
     scores, idxs = float32(scores), op.Cast(idxs, to=INT64)
     labels, _, _, _ = op.Unique(idxs, sorted=1)
-    of_class = op.Equal(op.Unsqueeze(labels, constant([1])), op.Unsqueeze(idxs, constant([0])))
-    by_class = op.Where(of_class, scores, constant(-HIGHEST))
-    kept = _selected("batched_nms", boxes, by_class, iou_threshold, score_threshold)
+    is_class = op.Equal(op.Unsqueeze(labels, constant([1])), op.Unsqueeze(idxs, constant([0])))
+    class_scores = op.Where(is_class, scores, constant(-HIGHEST))
+    kept = _select("batched_nms", boxes, class_scores, iou_threshold, score_threshold)
     # Sorts by index first, so that equal scores keep the order of the input.
     kept, _ = op.TopK(kept, op.Shape(kept), largest=0)
     count = op.Shape(kept)

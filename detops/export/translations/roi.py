@@ -58,14 +58,14 @@ def multiscale_roi_align(
     bounds = [2.0 ** (i + first - canonical_level - 1e-6) for i in range(1, len(inputs))]
     reached = op.GreaterOrEqual(op.Unsqueeze(ratio, constant([1])), constant(bounds))
     level = op.ReduceSum(op.Cast(reached, to=INT64), constant([1]), keepdims=0)
-    pooled, taken = [], []
+    pooled, indices = [], []
     for i, (map_, scale) in enumerate(zip(inputs, spatial_scales, strict=True)):
-        here = op.Reshape(op.NonZero(op.Equal(level, constant(i))), constant([-1]))
-        pooled.append(roi_align(map_, op.Gather(boxes, here), scale, *pooling))
-        taken.append(here)
-    taken = op.Concat(*taken, axis=0)
-    _, back = op.TopK(taken, op.Shape(taken), largest=0)
-    return op.Gather(op.Concat(*pooled, axis=0), back)
+        rows = op.Reshape(op.NonZero(op.Equal(level, constant(i))), constant([-1]))
+        pooled.append(roi_align(map_, op.Gather(boxes, rows), scale, *pooling))
+        indices.append(rows)
+    indices = op.Concat(*indices, axis=0)
+    _, inverse = op.TopK(indices, op.Shape(indices), largest=0)
+    return op.Gather(op.Concat(*pooled, axis=0), inverse)
 
 
 def roi_align_rotated(
@@ -87,18 +87,18 @@ def roi_align_rotated(
         )
     boxes = float32(boxes)
     count, height, width = size(boxes, 0), size(input, 2), size(input, 3)
-    high, wide = (op.Cast(n, to=FLOAT) for n in (height, width))
+    map_height, map_width = (op.Cast(n, to=FLOAT) for n in (height, width))
     scaled = op.Mul(columns(boxes, 1, 5), constant(float(spatial_scale)))
     centre = op.Sub(columns(scaled, 0, 2), constant(0.5))
     angle = op.Mul(column(boxes, 5), constant(0.017453292519943295))
 
-    def along(side: int, bins: int) -> Any:
+    def sample_offsets(side: int, bins: int) -> Any:
         n = bins * sampling_ratio
         steps = [(i + 0.5) / n - 0.5 for i in range(n)]
         return op.Mul(op.Unsqueeze(column(scaled, side), constant([1])), constant(steps))
 
-    across = op.Unsqueeze(along(2, pooled_width), constant([1]))
-    down = op.Unsqueeze(along(3, pooled_height), constant([2]))
+    across = op.Unsqueeze(sample_offsets(2, pooled_width), constant([1]))
+    down = op.Unsqueeze(sample_offsets(3, pooled_height), constant([2]))
     sine, cosine, x, y = (
         op.Unsqueeze(v, constant([1, 2]))
         for v in (op.Sin(angle), op.Cos(angle), column(centre, 0), column(centre, 1))
@@ -106,25 +106,25 @@ def roi_align_rotated(
     x = op.Add(x, op.Add(op.Mul(down, sine), op.Mul(across, cosine)))
     y = op.Add(y, op.Sub(op.Mul(down, cosine), op.Mul(across, sine)))
 
-    def within(v: Any, n: Any) -> Any:
+    def is_within(v: Any, n: Any) -> Any:
         return op.And(op.GreaterOrEqual(v, constant(-1.0)), op.LessOrEqual(v, n))
 
-    inside = op.And(within(x, wide), within(y, high))
+    inside = op.And(is_within(x, map_width), is_within(y, map_height))
     # Clamps to the feature map before it moves samples to the image of the box: a sample on the
     # last row must not read the image below.
     one, zero = constant(1.0), constant(0.0)
-    x = op.Min(op.Max(x, zero), op.Sub(wide, one))
-    y = op.Min(op.Max(y, zero), op.Sub(high, one))
+    x = op.Min(op.Max(x, zero), op.Sub(map_width, one))
+    y = op.Min(op.Max(y, zero), op.Sub(map_height, one))
     image = op.Unsqueeze(column(boxes, 0), constant([1, 2]))
-    all_rows = op.Mul(op.Cast(size(input, 0), to=FLOAT), high)
-    y = op.Add(y, op.Mul(image, high))
+    all_rows = op.Mul(op.Cast(size(input, 0), to=FLOAT), map_height)
+    y = op.Add(y, op.Mul(image, map_height))
 
-    def normal(v: Any, n: Any) -> Any:
+    def normalise(v: Any, n: Any) -> Any:
         return op.Sub(op.Div(op.Add(op.Add(v, v), one), n), one)
 
     grid = op.Concat(
-        op.Unsqueeze(normal(x, wide), constant([3])),
-        op.Unsqueeze(normal(y, all_rows), constant([3])),
+        op.Unsqueeze(normalise(x, map_width), constant([3])),
+        op.Unsqueeze(normalise(y, all_rows), constant([3])),
         axis=3,
     )
     rows, cols = pooled_height * sampling_ratio, pooled_width * sampling_ratio

@@ -12,20 +12,20 @@ from ... import _C
 from ...packed import (
     PackedConv2d,
     PackedDeconv2d,
-    fourfold,
-    heard,
+    deconv_to_pointwise,
+    depth_to_width,
+    has_hooks,
     packable,
-    side_by_side,
 )
 from .conv_function import (
-    LEAST_PIXELS,
+    MIN_PIXELS,
     Conv2dFunction,
+    count_pixels,
+    in_arena,
     in_graph,
-    kept_memory,
-    pixels_of,
-    suits_function,
-    suits_pixels,
-    suits_winograd,
+    supports_function,
+    supports_layer,
+    supports_winograd,
 )
 from .norm import FrozenBatchNorm2d
 
@@ -61,21 +61,21 @@ def conv2d(
     if isinstance(conv, PackedConv2d):
         if norm is None or isinstance(norm, nn.Identity):  # already folded
             return conv(x, add, relu)
-        return _finish(norm(conv(x)), relu, add)
+        return _add_and_relu(norm(conv(x)), relu, add)
     if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d | None):
-        if _plain(conv, norm):
-            graph = in_graph()
-            differentiated = _differentiated(conv, x, add)
+        if _is_standard(conv, norm):
+            is_graph = in_graph()
+            needs_grad = _needs_grad(conv, x, add)
             # A graph must work for any number of pixels, so it must not branch on x.numel().
-            if not (graph or differentiated) and x.numel() > 0:
-                return _fused(conv, x, norm, relu, add, overwrite)
-            if differentiated and not graph:
-                _KEPT.pop(conv, None)
-                if suits_function(conv, x, add):
-                    return _recorded(conv, x, norm, relu, add)
-            if not differentiated or _more_pixels_than_weights(conv, x):
-                return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
-    return _finish(conv(x) if norm is None else norm(conv(x)), relu, add)
+            if not (is_graph or needs_grad) and x.numel() > 0:
+                return _convolve_fused(conv, x, norm, relu, add, overwrite)
+            if needs_grad and not is_graph:
+                _FOLDED_CACHE.pop(conv, None)
+                if supports_function(conv, x, add):
+                    return _convolve_with_grad(conv, x, norm, relu, add)
+            if not needs_grad or _more_pixels_than_weights(conv, x):
+                return _add_and_relu(_convolve(conv, x, *_fold(conv, norm)), relu, add)
+    return _add_and_relu(conv(x) if norm is None else norm(conv(x)), relu, add)
 
 
 def deconv2d(deconv: nn.Module, x: Tensor) -> Tensor | None:
@@ -86,16 +86,16 @@ def deconv2d(deconv: nn.Module, x: Tensor) -> Tensor | None:
         x: ``[N, C, H, W]``.
 
     Returns:
-        ``[N, O, H, 4 W]``, to be rearranged by :func:`in_squares`; None for other modules, and if
-        PyTorch's is to be called.
+        ``[N, O, H, 4 W]``, to be rearranged by :func:`width_to_space`; None for other modules, and
+        if PyTorch's is to be called.
     """
     if isinstance(deconv, PackedDeconv2d):
-        return side_by_side(deconv.conv(x, relu=True))
+        return depth_to_width(deconv.conv(x, relu=True))
     if type(deconv) is nn.ConvTranspose2d and packable(deconv):
-        differentiated = _differentiated(deconv, x, None)
-        if differentiated and not in_graph() and suits_pixels(deconv, x):
-            weight, bias = fourfold(deconv.weight, deconv.bias)
-            return side_by_side(Conv2dFunction.apply(x, weight, bias, None, (0, 0), True))
+        needs_grad = _needs_grad(deconv, x, None)
+        if needs_grad and not in_graph() and supports_layer(deconv, x):
+            weight, bias = deconv_to_pointwise(deconv.weight, deconv.bias)
+            return depth_to_width(Conv2dFunction.apply(x, weight, bias, None, (0, 0), True))
     return None
 
 
@@ -113,7 +113,7 @@ class _Folded(NamedTuple):
     versions: list[int]
     dtype: torch.dtype
 
-    def holds(self, sources: list[Tensor], dtype: torch.dtype, winograd: bool) -> bool:
+    def matches(self, sources: list[Tensor], dtype: torch.dtype, winograd: bool) -> bool:
         return (
             self.dtype == dtype
             and self.winograd == winograd
@@ -126,38 +126,40 @@ class _Folded(NamedTuple):
 
 
 # Not attributes of the modules: copies and pickles of modules must not contain them.
-_KEPT: WeakKeyDictionary[nn.Module, _Folded] = WeakKeyDictionary()
+_FOLDED_CACHE: WeakKeyDictionary[nn.Module, _Folded] = WeakKeyDictionary()
 
 
-def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
+def _is_standard(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
     """Returns whether the layers are standard ones without hooks."""
-    hooks = heard(conv) or (norm is not None and heard(norm))
-    by_number = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-    return type(conv) is nn.Conv2d and by_number and not hooks
+    hooked = has_hooks(conv) or (norm is not None and has_hooks(norm))
+    is_zero_padded = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+    return type(conv) is nn.Conv2d and is_zero_padded and not hooked
 
 
 def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
     # Imported here: it loads SymPy, which takes 0.4 s and is not needed in inference.
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-    pixels = pixels_of(x) // math.prod(conv.stride)
+    pixels = count_pixels(x) // math.prod(conv.stride)
     return guard_or_false(pixels > conv.weight[0].numel())
 
 
-def _differentiated(conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, add: Tensor | None) -> bool:
+def _needs_grad(conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, add: Tensor | None) -> bool:
     """Returns whether autograd records the result; an exported graph is for inference."""
     tensors = (x, add, conv.weight, conv.bias)
-    recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    return recorded and not torch.compiler.is_exporting()
+    requires_grad = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in tensors
+    )
+    return requires_grad and not torch.compiler.is_exporting()
 
 
-def _recorded(
+def _convolve_with_grad(
     conv: nn.Conv2d, x: Tensor, norm: FrozenBatchNorm2d | None, relu: bool, add: Tensor | None
 ) -> Tensor:
-    if norm is not None and pixels_of(x) < LEAST_PIXELS:
+    if norm is not None and count_pixels(x) < MIN_PIXELS:
         # Scaling the result takes fewer multiplications than scaling the weights.
         y = Conv2dFunction.apply(x, conv.weight, conv.bias, None, conv.padding, False)
-        return _finish(norm(y), relu, add)
+        return _add_and_relu(norm(y), relu, add)
     y = Conv2dFunction.apply(x, *_fold(conv, norm), add, conv.padding, relu)
     return y
 
@@ -174,13 +176,13 @@ def _convolve(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -
     return F.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups)
 
 
-def _finish(y: Tensor, relu: bool, add: Tensor | None) -> Tensor:
+def _add_and_relu(y: Tensor, relu: bool, add: Tensor | None) -> Tensor:
     if add is not None:
         y = y.add_(add) if y.dtype == add.dtype else y + add
     return F.relu_(y) if relu else y
 
 
-def _fused(
+def _convolve_fused(
     conv: nn.Conv2d,
     x: Tensor,
     norm: FrozenBatchNorm2d | None,
@@ -193,52 +195,52 @@ def _fused(
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
         x = x.to(dtype)
-    weight, bias, packed, winograd, *_ = _folded(conv, norm, x, dtype)
+    weight, bias, packed, winograd, *_ = _cached_fold(conv, norm, x, dtype)
     if winograd and packed is not None:
         size: Any = conv.kernel_size
         window: Any = conv.stride, conv.padding, conv.dilation, relu
-        with kept_memory():
+        with in_arena():
             return _C.packed_conv2d(x, packed, bias, add, conv.out_channels, size, *window)
     if packed is None:
-        return _finish(_convolve(conv, x, weight, bias), relu, add)
+        return _add_and_relu(_convolve(conv, x, weight, bias), relu, add)
     arguments = (packed, bias, conv.padding, conv.stride, conv.dilation, conv.groups)
     # oneDNN fuses the sum only for a single group and equal dtypes.
     if add is None or conv.groups > 1 or add.dtype != dtype:
         unary = "relu" if relu and add is None else "none"
         y = ONEDNN._convolution_pointwise(x, *arguments, unary, [], "")
-        return y if add is None else _finish(y, relu, add)
-    after: tuple = ("add", 1.0, "relu" if relu else None, [], None)
+        return y if add is None else _add_and_relu(y, relu, add)
+    post_ops: tuple = ("add", 1.0, "relu" if relu else None, [], None)
     if overwrite:
-        return ONEDNN._convolution_pointwise_.binary(add, x, *arguments, *after)
-    return ONEDNN._convolution_pointwise.binary(x, add, *arguments, *after)
+        return ONEDNN._convolution_pointwise_.binary(add, x, *arguments, *post_ops)
+    return ONEDNN._convolution_pointwise.binary(x, add, *arguments, *post_ops)
 
 
-def _folded(
+def _cached_fold(
     conv: nn.Conv2d, norm: FrozenBatchNorm2d | None, x: Tensor, dtype: torch.dtype
 ) -> _Folded:
     sources = [conv.weight] + ([] if conv.bias is None else [conv.bias])
     if norm is not None:
         sources += [norm.weight, norm.bias, norm.running_mean, norm.running_var]
     # Tensors created in inference mode have no version counter.
-    countable = not any(t.is_inference() for t in sources)
-    kept = _KEPT.get(conv)
+    has_versions = not any(t.is_inference() for t in sources)
+    cached = _FOLDED_CACHE.get(conv)
     # Winograd only in training, like the rest of the network. Small feature maps reuse weights that
     # were packed for large ones.
-    least = 1 if kept is not None and kept.winograd else LEAST_PIXELS
-    winograd = conv.training and suits_winograd(conv, x, least)
-    if countable and kept is not None and kept.holds(sources, dtype, winograd):
-        return kept
+    min_pixels = 1 if cached is not None and cached.winograd else MIN_PIXELS
+    winograd = conv.training and supports_winograd(conv, x, min_pixels)
+    if has_versions and cached is not None and cached.matches(sources, dtype, winograd):
+        return cached
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         weight, bias = _fold(conv, norm)
         weight = weight.detach().to(dtype)
         bias = None if bias is None else bias.detach().to(dtype)
         packed = _C.pack_winograd_weight(weight) if winograd else _pack(conv, weight, x)
-        versions = [t._version for t in sources] if countable else []
+        versions = [t._version for t in sources] if has_versions else []
     aliases = [t.detach() for t in sources]
-    kept = _Folded(weight, bias, packed, winograd, aliases, versions, dtype)
-    if countable:
-        _KEPT[conv] = kept
-    return kept
+    cached = _Folded(weight, bias, packed, winograd, aliases, versions, dtype)
+    if has_versions:
+        _FOLDED_CACHE[conv] = cached
+    return cached
 
 
 def _pack(conv: nn.Conv2d, weight: Tensor, x: Tensor) -> Tensor | None:
@@ -246,8 +248,8 @@ def _pack(conv: nn.Conv2d, weight: Tensor, x: Tensor) -> Tensor | None:
     available = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
     if not (available and x.device.type == "cpu"):
         return None
-    half = weight.dtype == torch.bfloat16 and ONEDNN._is_mkldnn_bf16_supported()
-    if weight.dtype != torch.float32 and not half:
+    is_bfloat16 = weight.dtype == torch.bfloat16 and ONEDNN._is_mkldnn_bf16_supported()
+    if weight.dtype != torch.float32 and not is_bfloat16:
         return None
     return ONEDNN._reorder_convolution_weight(
         weight, conv.padding, conv.stride, conv.dilation, conv.groups, list(x.shape)

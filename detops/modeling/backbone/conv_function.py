@@ -10,15 +10,15 @@ from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
 
 from ... import _C
-from ...packed import WINOGRAD_CHANNELS, packs
+from ...packed import WINOGRAD_CHANNELS, supports_packing
 
 # From this many pixels on, the products cost more than packing the weights on every call.
-LEAST_PIXELS = 512
+MIN_PIXELS = 512
 # With fewer weights, few pixels cost less than the call of a Python autograd function.
-LEAST_WEIGHTS = 1 << 12
+MIN_WEIGHTS = 1 << 12
 # From this many elements on, memory access costs more than a call.
-LARGE = 1 << 18
-ONCE = (1, 1)
+MIN_LARGE_NUMEL = 1 << 18
+UNIT = (1, 1)
 
 
 def in_graph() -> bool:
@@ -31,49 +31,49 @@ def transformed() -> bool:
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def pixels_of(x: Tensor) -> int:
+def count_pixels(x: Tensor) -> int:
     """Returns the number of pixels of feature maps ``[N, C, H, W]``."""
     return x.size(0) * x.size(2) * x.size(3)
 
 
-def suits_pixels(
-    conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, least: int = LEAST_PIXELS
+def supports_layer(
+    conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, min_pixels: int = MIN_PIXELS
 ) -> bool:
-    """Returns whether the kernels support a layer and a feature map of ``least`` pixels or more."""
+    """Returns whether the kernels support a layer and a feature map of ``min_pixels`` or more."""
     return (
         x.device.type == "cpu"
         and x.dtype == conv.weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and conv.groups == 1
-        and pixels_of(x) >= least
+        and count_pixels(x) >= min_pixels
         and not transformed()
-        and packs()
+        and supports_packing()
     )
 
 
-def suits_winograd(conv: nn.Conv2d, x: Tensor, least: int = LEAST_PIXELS) -> bool:
+def supports_winograd(conv: nn.Conv2d, x: Tensor, min_pixels: int = MIN_PIXELS) -> bool:
     """Returns whether Winograd's tiles cost less than the products that they save."""
     padding: Any = conv.padding
     return (
         conv.kernel_size == (3, 3)
-        and conv.stride == conv.dilation == ONCE
+        and conv.stride == conv.dilation == UNIT
         and max(padding) <= 2
         and min(conv.in_channels, conv.out_channels) >= WINOGRAD_CHANNELS
-        and suits_pixels(conv, x, least)
+        and supports_layer(conv, x, min_pixels)
     )
 
 
-def suits_function(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
+def supports_function(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
     """Returns whether :class:`Conv2dFunction` supports a convolution and is faster than PyTorch."""
     if add is not None and add.dtype != x.dtype:
         return False
-    if conv.kernel_size == conv.stride == ONCE and conv.padding == (0, 0):
-        return suits_pixels(conv, x, LEAST_PIXELS if conv.weight.numel() < LEAST_WEIGHTS else 1)
-    return suits_winograd(conv, x)
+    if conv.kernel_size == conv.stride == UNIT and conv.padding == (0, 0):
+        return supports_layer(conv, x, MIN_PIXELS if conv.weight.numel() < MIN_WEIGHTS else 1)
+    return supports_winograd(conv, x)
 
 
 @contextmanager
-def kept_memory() -> Iterator[None]:
+def in_arena() -> Iterator[None]:
     """Allocates large results in the arena, whose memory the next step reuses."""
     before = _C.use_arena(True)
     try:
@@ -97,7 +97,7 @@ class Conv2dFunction(torch.autograd.Function):
     ) -> Tensor:
         """Maps ``[N, C, H, W]`` and ``[O, C, k, k]`` to ``[N, O, h, w]``."""
         x = x.contiguous(memory_format=torch.channels_last)
-        with kept_memory():
+        with in_arena():
             y = _convolve(x, weight, padding, bias, add, relu)
         ctx.save_for_backward(x, weight, y if relu else None)
         ctx.padding = padding
@@ -108,21 +108,21 @@ class Conv2dFunction(torch.autograd.Function):
         """Computes gradients with the same kernels, as products or by Winograd's algorithm."""
         x, weight, y = ctx.saved_tensors
         padding: tuple[int, int] = ctx.padding
-        wanted = ctx.needs_input_grad[:2]
+        needed = ctx.needs_input_grad[:2]
         if y is not None:
             grad = torch.ops.aten.threshold_backward(grad, y, 0)
-        to_bias = grad.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
-        to_add = grad if ctx.needs_input_grad[3] else None
+        grad_bias = grad.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        grad_add = grad if ctx.needs_input_grad[3] else None
         if torch.is_grad_enabled():  # for double backward
-            to_x, to_weight, _ = torch.ops.aten.convolution_backward(
-                *(grad, x, weight, None, ONCE, padding, ONCE, False, (0, 0), 1, [*wanted, False])
+            grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
+                *(grad, x, weight, None, UNIT, padding, UNIT, False, (0, 0), 1, [*needed, False])
             )
         else:
             grad = grad.contiguous(memory_format=torch.channels_last)
-            with kept_memory():
-                to_x = _backward_input(grad, weight, padding) if wanted[0] else None
-                to_weight = _backward_weight(grad, x, weight, padding) if wanted[1] else None
-        return to_x, to_weight, to_bias, to_add, None, None
+            with in_arena():
+                grad_x = _backward_input(grad, weight, padding) if needed[0] else None
+                grad_weight = _backward_weight(grad, x, weight, padding) if needed[1] else None
+        return grad_x, grad_weight, grad_bias, grad_add, None, None
 
 
 class FlattenFunction(torch.autograd.Function):
@@ -132,7 +132,7 @@ class FlattenFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         """Maps ``[N, C, H, W]`` to ``[N, C H W]``."""
         ctx.sizes = x.shape[1:]
-        with kept_memory():
+        with in_arena():
             y = _C.batch_transpose(x.permute(0, 2, 3, 1).flatten(1, 2))
         return torch.ops.aten._unsafe_view(y, (len(x), -1))  # callers may write to it
 
@@ -142,7 +142,7 @@ class FlattenFunction(torch.autograd.Function):
         if torch.is_grad_enabled():  # for double backward
             return grad.unflatten(1, ctx.sizes)
         channels, *map_size = ctx.sizes
-        with kept_memory():
+        with in_arena():
             rows = _C.batch_transpose(grad.reshape(len(grad), channels, -1))
         return rows.unflatten(1, map_size).permute(0, 3, 1, 2)
 
@@ -153,7 +153,7 @@ def flatten(x: Tensor) -> Tensor:
         x.device.type == "cpu"
         and x.is_floating_point()
         and not (in_graph() or transformed())
-        and x.numel() >= LARGE
+        and x.numel() >= MIN_LARGE_NUMEL
         and not x.is_contiguous()
         and x.is_contiguous(memory_format=torch.channels_last)
     ):
@@ -171,11 +171,11 @@ def _convolve(
     relu: bool = False,
 ) -> Tensor:
     kernel = weight.shape[2:]
-    if kernel == ONCE and pixels_of(x) < LEAST_PIXELS:
+    if kernel == UNIT and count_pixels(x) < MIN_PIXELS:
         return _few_pixels(x, weight, bias, add, relu)
-    pack = _C.pack_conv2d_weight if kernel == ONCE else _C.pack_winograd_weight
+    pack = _C.pack_conv2d_weight if kernel == UNIT else _C.pack_winograd_weight
     return _C.packed_conv2d(
-        x, pack(weight), bias, add, weight.size(0), kernel, ONCE, padding, ONCE, relu
+        x, pack(weight), bias, add, weight.size(0), kernel, UNIT, padding, UNIT, relu
     )
 
 
@@ -197,10 +197,10 @@ def _few_pixels(
 
 
 def _backward_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
-    reach = weight.size(2) - 1
-    turned = weight.flip(2, 3) if reach else weight
-    around = reach - padding[0], reach - padding[1]
-    return _convolve(grad, turned.transpose(0, 1), around)
+    margin = weight.size(2) - 1
+    flipped = weight.flip(2, 3) if margin else weight
+    full_padding = margin - padding[0], margin - padding[1]
+    return _convolve(grad, flipped.transpose(0, 1), full_padding)
 
 
 def _backward_weight(grad: Tensor, x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:

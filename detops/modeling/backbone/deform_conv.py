@@ -33,10 +33,10 @@ class DeformConv(nn.Module):
         modulated: bool = False,
     ) -> None:
         super().__init__()
-        self.offsets = 2 * 9 * deformable_groups
-        planned = self.offsets + (9 * deformable_groups if modulated else 0)
+        self.offset_channels = 2 * 9 * deformable_groups
+        predicted_channels = self.offset_channels + (9 * deformable_groups if modulated else 0)
         self.modulated = modulated
-        self.offset = nn.Conv2d(inputs, planned, 3, stride, dilation, dilation)
+        self.offset = nn.Conv2d(inputs, predicted_channels, 3, stride, dilation, dilation)
         self.conv = DeformConv2d(
             inputs, outputs, 3, stride, dilation, dilation, groups=groups, bias=False
         )
@@ -47,8 +47,8 @@ class DeformConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
-        plan = self.offset(x)
+        predicted = self.offset(x)
         if not self.modulated:
-            return self.conv(x, plan)
-        mask = plan[:, self.offsets :].sigmoid()
-        return self.conv(x, plan[:, : self.offsets], mask)
+            return self.conv(x, predicted)
+        mask = predicted[:, self.offset_channels :].sigmoid()
+        return self.conv(x, predicted[:, : self.offset_channels], mask)

@@ -33,7 +33,7 @@ def _conv(
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 
-class _AddEnlarged(torch.autograd.Function):
+class _AddUpsampled(torch.autograd.Function):
     """Adds an upsampled feature map in place.
 
     The gradient of the smaller map is one pooling, which is faster than a sum of views.
@@ -42,30 +42,30 @@ class _AddEnlarged(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, finer: Tensor, coarser: Tensor) -> Tensor:
         ctx.mark_dirty(finer)
-        return _add_to_four(finer, coarser)
+        return _add_upsampled(finer, coarser)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         return grad, F.avg_pool2d(grad, 2) * 4
 
 
-def _add_to_four(finer: Tensor, coarser: Tensor) -> Tensor:
+def _add_upsampled(finer: Tensor, coarser: Tensor) -> Tensor:
     height, width = coarser.shape[-2:]
     # Broadcasting avoids an upsampled copy, which would be as large as the finer map.
-    fourfold = finer.unflatten(3, (width, 2)).unflatten(2, (height, 2))
-    fourfold.add_(coarser[:, :, :, None, :, None])
+    blocks = finer.unflatten(3, (width, 2)).unflatten(2, (height, 2))
+    blocks.add_(coarser[:, :, :, None, :, None])
     return finer
 
 
-def add_enlarged(finer: Tensor, coarser: Tensor) -> Tensor:
+def add_upsampled(finer: Tensor, coarser: Tensor) -> Tensor:
     """Adds a feature map of half the size in place, each pixel to four of ``finer``."""
     height, width = coarser.shape[-2:]
     # In a graph, views of six dimensions would lose the memory format of a batch of one.
     if not torch.compiler.is_compiling() and finer.shape[-2:] == (2 * height, 2 * width):
         if torch.is_grad_enabled() and coarser.requires_grad and not transformed():
-            enlarged: Tensor = _AddEnlarged.apply(finer, coarser)
-            return enlarged
-        return _add_to_four(finer, coarser)
+            result: Tensor = _AddUpsampled.apply(finer, coarser)
+            return result
+        return _add_upsampled(finer, coarser)
     # By size, not by a factor of 2: downsampling rounds odd sizes up.
     return finer.add_(F.interpolate(coarser, size=finer.shape[-2:]))
 
@@ -148,7 +148,7 @@ class FPN(nn.Module):
         for i in range(len(laterals) - 1, 0, -1):
             # The backward pass of a ReLU needs its result, which must not be overwritten.
             finer = laterals[i - 1].clone() if self.relu else laterals[i - 1]
-            laterals[i - 1] = add_enlarged(finer, laterals[i])
+            laterals[i - 1] = add_upsampled(finer, laterals[i])
         levels = [
             conv2d(getattr(self, name), x) for name, x in zip(self.layers, laterals, strict=True)
         ]

@@ -7,7 +7,7 @@ of the parts accept built modules and plain values.
 from typing import Any
 
 from ...config import ConfigError
-from ..convention import convention_of
+from ..convention import get_convention
 from ..generalized_rcnn import GeneralizedRCNN
 from .backbone import build_backbone
 from .check import check_values
@@ -63,7 +63,7 @@ def build_detection_model(cfg: Any) -> GeneralizedRCNN:
             with_masks=cfg.MODEL.MASK_ON,
             mask_threshold=cfg.MODEL.ROI_MASK_HEAD.POSTPROCESS_MASKS_THRESHOLD,
             views=build_views(cfg),
-            convention=convention_of(cfg),
+            convention=get_convention(cfg),
             num_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_CLASSES if cfg.MODEL.KEYPOINT_ON else 0,
         )
     except ConfigError:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...config import ConfigError
-from ..convention import convention_of
+from ..convention import get_convention
 from ..rpn import AnchorGenerator
 
 
-def sizes_per_level(listed: Sequence[Any]) -> list[tuple[float, ...]]:
+def sizes_per_level(sizes: Sequence[Any]) -> list[tuple[float, ...]]:
     """Converts ANCHOR_SIZES, with a number or a tuple per level, to tuples."""
-    return [(s,) if isinstance(s, (int, float)) else tuple(s) for s in listed]
+    return [(s,) if isinstance(s, (int, float)) else tuple(s) for s in sizes]
 
 
 def build_anchors(
@@ -42,12 +42,12 @@ def build_anchors(
         strides,
         part.STRADDLE_THRESH,
         part.STRIDE_FROM_SIZE,
-        convention_of(cfg),
+        get_convention(cfg),
     )
     counts = set(anchors.num_anchors())
     if len(counts) > 1:
         raise ConfigError(
-            f"{name}.ANCHOR_SIZES: expected as many sizes on every level, for the levels share "
-            f"a head, got {list(sizes)}"
+            f"{name}.ANCHOR_SIZES: expected the same number of sizes on every level, because "
+            f"the levels share a head, got {list(sizes)}"
         )
     return anchors, counts.pop()

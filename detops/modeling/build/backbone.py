@@ -50,8 +50,8 @@ def build_block(cfg: Any, deformable: bool = True) -> Block:
     if kind.startswith("BasicBlock"):
         if any(dcn) or resnets.NUM_GROUPS > 1 or resnets.RES5_DILATION > 1:
             raise ConfigError(
-                "MODEL.RESNETS.TRANS_FUNC: basic blocks have no STAGE_WITH_DCN, NUM_GROUPS, "
-                "RES5_DILATION"
+                "MODEL.RESNETS.TRANS_FUNC: basic blocks do not support STAGE_WITH_DCN, NUM_GROUPS "
+                "and RES5_DILATION"
             )
         return lambda inputs, outputs, stride, stage: BasicBlock(inputs, outputs, stride, norm)
     if not kind.startswith("Bottleneck"):
@@ -116,8 +116,8 @@ def build_resnet(cfg: Any) -> Backbone:
     body = _body(cfg, depths[:stages], stages - 1)
     if resnets.BACKBONE_OUT_CHANNELS != body.out_channels[-1]:
         raise ConfigError(
-            f"MODEL.RESNETS.BACKBONE_OUT_CHANNELS: expected {body.out_channels[-1]}, what {name} "
-            f"puts out, got {resnets.BACKBONE_OUT_CHANNELS}"
+            f"MODEL.RESNETS.BACKBONE_OUT_CHANNELS: expected {body.out_channels[-1]}, the output "
+            f"channels of {name}, got {resnets.BACKBONE_OUT_CHANNELS}"
         )
     return Backbone(body)
 

@@ -5,7 +5,7 @@ from typing import Any
 from ...ops import BoxCoder
 from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
-from ..convention import convention_of
+from ..convention import get_convention
 from ..matcher import Matcher
 from ..registry import ROI_BOX_FEATURE_EXTRACTORS, ROI_BOX_PREDICTOR
 from ..roi_heads.box import (
@@ -75,5 +75,5 @@ def build_box_head(cfg: Any, backbone: Backbone) -> BoxHead:
         nms_thresh=heads.NMS,
         detections_per_img=heads.DETECTIONS_PER_IMG,
         class_agnostic=agnostic,
-        convention=convention_of(cfg),
+        convention=get_convention(cfg),
     )

@@ -14,17 +14,17 @@ LENGTHS = {
     "INPUT.PIXEL_STD": 3,
 }
 # Sections with IoU thresholds for matched boxes and for background.
-MATCHED = ("MODEL.RPN", "MODEL.ROI_HEADS")
+MATCHER_SECTIONS = ("MODEL.RPN", "MODEL.ROI_HEADS")
 # Unused keys and sections, and why they are unused. They must keep their defaults.
-UNREAD = {
+UNUSED = {
     "MODEL.DEVICE": "the device is chosen where the network is used, by --device or device=",
     "MODEL.ROI_MASK_HEAD.MLP_HEAD_DIM": "a mask head has no such layer",
     "MODEL.ROI_KEYPOINT_HEAD.MLP_HEAD_DIM": "a keypoint head has no such layer",
-    "MODEL.FBNET": "FBNet is not among the networks",
+    "MODEL.FBNET": "FBNet is not supported",
     "TEST.EXPECTED_RESULTS": "results are not compared with expected ones",
     "TEST.EXPECTED_RESULTS_SIGMA_TOL": "results are not compared with expected ones",
-    "PATHS_CATALOG": "DATASETS names the data itself",
-    "AMP_VERBOSE": "there is nothing to tell of mixed precision",
+    "PATHS_CATALOG": "DATASETS contains the paths of the data",
+    "AMP_VERBOSE": "mixed precision logs nothing",
 }
 
 
@@ -36,13 +36,13 @@ def check_values(cfg: Any) -> None:
             not have its default; the message names the key.
     """
     defaults = load_config()
-    for key, reason in UNREAD.items():
+    for key, reason in UNUSED.items():
         _check_default(key, OmegaConf.select(cfg, key), OmegaConf.select(defaults, key), reason)
     for key, length in LENGTHS.items():
         if len(OmegaConf.select(cfg, key)) != length:
             got = list(OmegaConf.select(cfg, key))
             raise ConfigError(f"{key}: expected {length} values, got {got}")
-    for section in MATCHED:
+    for section in MATCHER_SECTIONS:
         part = OmegaConf.select(cfg, section)
         if not 0 <= part.BG_IOU_THRESHOLD <= part.FG_IOU_THRESHOLD:
             raise ConfigError(
@@ -56,6 +56,4 @@ def _check_default(key: str, value: Any, default: Any, reason: str) -> None:
         for name in default:
             _check_default(f"{key}.{name}", value[name], default[name], reason)
     elif value != default:
-        raise ConfigError(
-            f"{key}: is read by nothing, for {reason}: expected {default}, got {value}"
-        )
+        raise ConfigError(f"{key}: not used, because {reason}: expected {default}, got {value}")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..backbone import Backbone
-from ..convention import convention_of
+from ..convention import get_convention
 from ..registry import ROI_KEYPOINT_FEATURE_EXTRACTORS, ROI_KEYPOINT_PREDICTOR
 from ..roi_heads.box import BoxHead
 from ..roi_heads.keypoint import KeypointHead, KeypointRCNNFeatureExtractor
@@ -38,5 +38,5 @@ def build_keypoint_head(cfg: Any, backbone: Backbone, box: BoxHead) -> KeypointH
         predictor=predictor,
         resolution=keypoint.RESOLUTION,
         share_box_features=keypoint.SHARE_BOX_FEATURE_EXTRACTOR,
-        convention=convention_of(cfg),
+        convention=get_convention(cfg),
     )

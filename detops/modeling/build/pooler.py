@@ -4,7 +4,7 @@ from typing import Any
 
 from ...config import ConfigError
 from ..backbone import Backbone
-from ..convention import convention_of
+from ..convention import get_convention
 from ..poolers import Pooler
 
 
@@ -22,5 +22,5 @@ def build_pooler(cfg: Any, backbone: Backbone, section: str) -> Pooler:
         head.POOLER_SAMPLING_RATIO,
         box.POOLER_CANONICAL_SCALE,
         box.POOLER_CANONICAL_LEVEL,
-        convention_of(cfg),
+        get_convention(cfg),
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...ops import BoxCoder
 from ..backbone import Backbone
-from ..convention import convention_of
+from ..convention import get_convention
 from ..matcher import Matcher
 from ..rpn.retinanet import RetinaNet, RetinaNetHead
 from ..rpn.retinanet.inference import RetinaNetPostProcessor
@@ -49,6 +49,6 @@ def build_retinanet(cfg: Any, backbone: Backbone) -> RetinaNet:
             pre_nms_top_n=retina.PRE_NMS_TOP_N,
             nms_thresh=retina.NMS_TH,
             detections_per_img=cfg.TEST.DETECTIONS_PER_IMG,
-            convention=convention_of(cfg),
+            convention=get_convention(cfg),
         ),
     )

@@ -6,7 +6,7 @@ from ...config import ConfigError
 from ...ops import BoxCoder
 from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
-from ..convention import convention_of
+from ..convention import get_convention
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
 from ..rpn import RPN
@@ -25,7 +25,7 @@ def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
         )
     elif not all(isinstance(s, (int, float)) for s in rpn.ANCHOR_SIZES):
         raise ConfigError(
-            "MODEL.RPN.ANCHOR_SIZES: expected numbers where MODEL.RPN.USE_FPN is False, "
+            "MODEL.RPN.ANCHOR_SIZES: expected numbers if MODEL.RPN.USE_FPN is False, "
             f"got {list(rpn.ANCHOR_SIZES)}"
         )
     else:
@@ -44,5 +44,5 @@ def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
         nms_thresh=rpn.NMS_THRESH,
         min_size=rpn.MIN_SIZE,
         final=cfg.MODEL.RPN_ONLY,
-        convention=convention_of(cfg),
+        convention=get_convention(cfg),
     )

@@ -13,8 +13,8 @@ def build_views(cfg: Any) -> list[View]:
         return []
     if cfg.MODEL.RPN_ONLY or cfg.MODEL.RETINANET_ON:
         raise ConfigError(
-            "TEST.BBOX_AUG.ENABLED: expected False with MODEL.RPN_ONLY or MODEL.RETINANET_ON, for "
-            "it is the box head that puts views together, got True"
+            "TEST.BBOX_AUG.ENABLED: expected False with MODEL.RPN_ONLY or MODEL.RETINANET_ON, "
+            "because the box head merges the views, got True"
         )
     views = []
     if augmentation.H_FLIP:

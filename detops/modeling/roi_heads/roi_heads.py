@@ -33,13 +33,13 @@ class RoIHeads(nn.Module):
         proposals: list[Tensor],
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
-        more: list[list[Candidates]] | None = None,
+        extra_candidates: list[list[Candidates]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """Returns the detections of each image in inference, the losses in training.
 
         See the heads for shapes.
         """
-        regions, losses = self.box(features, proposals, image_sizes, targets, more)
+        regions, losses = self.box(features, proposals, image_sizes, targets, extra_candidates)
         if self.mask is not None:
             regions, mask_losses = self.mask(features, regions, image_sizes, targets)
             losses = losses | mask_losses

@@ -9,8 +9,8 @@ from torch import Tensor
 from ...distributed import best_indices
 from ...ops import BoxCoder
 from ..convention import Convention
-from ..symbolic import smaller
-from ..thinning import first, thin
+from ..nms import first_rows, limited_nms
+from ..symbolic import sym_min
 
 
 @dataclass(frozen=True)
@@ -41,36 +41,36 @@ class ProposalSelector:
         parts = []
         for level, (score, delta, anchor) in enumerate(zip(logits, deltas, anchors, strict=True)):
             # Decodes only boxes that can be chosen.
-            score, index = score.topk(smaller(self.pre_nms_top_n, score.size(1)), dim=1)
+            score, index = score.topk(sym_min(self.pre_nms_top_n, score.size(1)), dim=1)
             delta = delta.gather(1, index.unsqueeze(-1).expand(-1, -1, 4))
             parts.append((score, delta, anchor[index], torch.full_like(index, level)))
-        score, delta, anchor, level_of = (torch.cat(p, dim=1) for p in zip(*parts, strict=True))
+        score, delta, anchor, levels = (torch.cat(p, dim=1) for p in zip(*parts, strict=True))
         boxes = self.box_coder.decode(delta.flatten(0, 1), anchor.flatten(0, 1))
         boxes = boxes.view(*score.shape, 4)
-        several = len(logits) > 1
-        most = self.fpn_post_nms_top_n if several and not self.per_batch else None
+        multiple_levels = len(logits) > 1
+        limit = self.fpn_post_nms_top_n if multiple_levels and not self.per_batch else None
         chosen = [
-            self._thin(boxes[i], score[i], level_of[i], len(logits), size, most)
+            self._suppress(boxes[i], score[i], levels[i], len(logits), size, limit)
             for i, size in enumerate(image_sizes)
         ]
-        if several and self.per_batch:
+        if multiple_levels and self.per_batch:
             return _best_of_batch(chosen, self.fpn_post_nms_top_n)
         return chosen
 
-    def _thin(
+    def _suppress(
         self,
         boxes: Tensor,
         scores: Tensor,
         levels: Tensor,
         count: int,
         image_size: tuple[int, int],
-        most: int | None,
+        limit: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """Returns up to ``most`` boxes and scores of an image with ``count`` levels, best first."""
+        """Returns up to ``limit`` boxes and scores of an image of ``count`` levels, best first."""
         boxes = self.convention.clip(boxes, image_size)
-        keep = self.convention.large(boxes, self.min_size)
+        keep = self.convention.select_large(boxes, self.min_size)
         boxes, scores, levels = boxes[keep], scores[keep], levels[keep]
-        keep = thin(boxes, scores, levels, self.nms_thresh)
+        keep = limited_nms(boxes, scores, levels, self.nms_thresh)
         # In maskrcnn-benchmark, the limit per level is part of NMS: without NMS, there is none.
         if self.nms_thresh > 0 and self.post_nms_top_n > 0:
             # Boxes are sorted: the rank of one is the number of boxes so far on its level.
@@ -78,7 +78,7 @@ class ProposalSelector:
             on_level = level == torch.arange(count, device=level.device)
             rank = on_level.cumsum(0).gather(1, level).squeeze(1)
             keep = keep[rank <= self.post_nms_top_n]
-        keep = keep if most is None else first(keep, most)
+        keep = keep if limit is None else first_rows(keep, limit)
         return boxes[keep], scores[keep]
 
 

@@ -44,18 +44,18 @@ class RPNLoss:
             visible: per image bool ``[A]``: the anchors that may be sampled.
             targets: per image ``boxes`` ``[G, 4]``.
         """
-        drawn, labels, deltas = [], [], []
+        sampled, labels, deltas = [], [], []
         for i, target in enumerate(targets):
             boxes = target["boxes"].to(anchors)
             match = self.matcher(boxes, anchors)
             match = torch.where(visible[i], match, -2)
             # Labels for the sampler: 1 for matched, 0 for background, -1 for ignored anchors.
             eligible = (match >= 0).long() - (match == -2).long()
-            object_, background = self.sampler(eligible, target.get("generator"))
-            drawn += [object_ + i * anchors.size(0), background + i * anchors.size(0)]
-            labels += [torch.ones_like(object_), torch.zeros_like(background)]
-            deltas.append(self.box_coder.encode(boxes[match[object_]], anchors[object_]))
-        return Sample(torch.cat(drawn), torch.cat(labels), torch.cat(deltas))
+            foreground, background = self.sampler(eligible, target.get("generator"))
+            sampled += [foreground + i * anchors.size(0), background + i * anchors.size(0)]
+            labels += [torch.ones_like(foreground), torch.zeros_like(background)]
+            deltas.append(self.box_coder.encode(boxes[match[foreground]], anchors[foreground]))
+        return Sample(torch.cat(sampled), torch.cat(labels), torch.cat(deltas))
 
     def __call__(self, logits: Tensor, deltas: Tensor, sample: Sample) -> dict[str, Tensor]:
         """Returns the two losses, as means over the sample.

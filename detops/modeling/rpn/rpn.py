@@ -55,9 +55,9 @@ class RPNHead(nn.Module):
         image, anchor = anchors // sum(sizes), anchors % sum(sizes)
         windows, order = [], []
         for x, size in zip(features, sizes, strict=True):
-            mine = torch.nonzero((anchor >= 0) & (anchor < size)).squeeze(1)
-            windows.append(_windows(x, image[mine], anchor[mine] // per_position))
-            order.append(mine)
+            on_level = torch.nonzero((anchor >= 0) & (anchor < size)).squeeze(1)
+            windows.append(_windows(x, image[on_level], anchor[on_level] // per_position))
+            order.append(on_level)
             anchor = anchor - size
         weight = self.conv.weight.permute(0, 2, 3, 1).flatten(1)
         x = F.relu_(F.linear(torch.cat(windows).flatten(1), weight, self.conv.bias))
@@ -65,8 +65,8 @@ class RPNHead(nn.Module):
             F.linear(x, layer.weight.flatten(1), layer.bias).float()
             for layer in (self.cls_logits, self.bbox_pred)
         )
-        place, kind = torch.cat(order).argsort(), anchors % per_position
-        return logits[place, kind], deltas.unflatten(1, (-1, 4))[place, kind]
+        rows, cell_anchor = torch.cat(order).argsort(), anchors % per_position
+        return logits[rows, cell_anchor], deltas.unflatten(1, (-1, 4))[rows, cell_anchor]
 
 
 def _windows(x: Tensor, image: Tensor, position: Tensor) -> Tensor:
@@ -171,11 +171,11 @@ class RPN(nn.Module):
         if not self.training:
             return [_detections(*p) if self.final else p[0] for p in proposals], {}
         if targets is None:
-            raise ValueError("RPN: targets are needed in training, got None")
-        every = torch.cat(anchors)
-        visible = [self.anchor_generator.visible(every, size) for size in image_sizes]
+            raise ValueError("RPN: targets are required in training, got None")
+        all_anchors = torch.cat(anchors)
+        visible = [self.anchor_generator.visible(all_anchors, size) for size in image_sizes]
         # The loss uses a few hundred anchors: gradients are computed only for these.
-        sample = self.loss.sample(every, visible, targets)
+        sample = self.loss.sample(all_anchors, visible, targets)
         sampled_logits, sampled_deltas = self.head.at(features, sample.anchors)
         losses = self.loss(sampled_logits, sampled_deltas, sample)
         return [boxes for boxes, _ in proposals], losses

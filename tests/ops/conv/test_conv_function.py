@@ -12,7 +12,7 @@ from detops.modeling.backbone import conv as convolutions
 from detops.modeling.backbone.conv import conv2d, deconv2d
 from detops.modeling.backbone.conv_function import flatten
 from detops.modeling.backbone.norm import FrozenBatchNorm2d
-from detops.packed import in_squares
+from detops.packed import width_to_space
 
 SHAPE = (2, 20, 19, 23)  # enough pixels for the package's own function
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
@@ -108,7 +108,7 @@ def test_deconv2d_matches_the_layer(used, bias, layout):
     x = torch.randn(7, 6, 9, 10).to(memory_format=layout).requires_grad_()
     grad = torch.randn(7, 5, 18, 20)
     tensors = [x, *deconv.parameters()]
-    ours = gradients(lambda: in_squares(deconv2d(deconv, x)), tensors, grad)
+    ours = gradients(lambda: width_to_space(deconv2d(deconv, x)), tensors, grad)
     theirs = gradients(lambda: deconv(x).relu(), tensors, grad)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(
@@ -190,17 +190,17 @@ def test_conv2d_without_gradients_sees_changed_weights():
             with torch.no_grad():
                 found = conv2d(conv, x, relu=True)
                 torch.testing.assert_close(found, conv(x).relu(), rtol=0, atol=2e-5)
-                assert convolutions._KEPT[conv].winograd
+                assert convolutions._FOLDED_CACHE[conv].winograd
         with torch.no_grad():
             conv.weight.add_(0.1)
     conv.double()
     with torch.no_grad():
         conv2d(conv, x.double())
-    assert not convolutions._KEPT[conv].winograd
+    assert not convolutions._FOLDED_CACHE[conv].winograd
     conv.float().eval()
     with torch.no_grad():
         conv2d(conv, torch.randn(1, 16, 32, 32))
-    assert not convolutions._KEPT[conv].winograd
+    assert not convolutions._FOLDED_CACHE[conv].winograd
 
 
 def test_training_steps_reuse_the_same_memory():

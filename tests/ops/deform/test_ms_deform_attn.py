@@ -389,7 +389,7 @@ def test_vmap_and_func_grad_match_loop():
     for i in range(3):
         for a, b in zip(together, gradient(*(s[i] for s in stacked)), strict=True):
             torch.testing.assert_close(a[i], b)
-    with pytest.raises(ValueError, match="vmap over the levels' shapes"):
+    with pytest.raises(ValueError, match="vmap over the shapes of levels is not supported"):
         torch.vmap(MSDeformAttnFunction.apply, in_dims=(0, 0, None, 0, 0))(
             stacked[0], torch.stack([shapes] * 3), starts, *stacked[1:]
         )

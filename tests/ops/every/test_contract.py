@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import detops
 from detops import contract as contract_module
 from detops.contract import read
-from detops.contract_call import compiled
+from detops.contract_call import compile_expression
 from detops.registration import CONTRACTS
 
 # An op without outputs in its contract is composed of other ops.
@@ -132,7 +132,7 @@ def limits():
         for text in texts:
             if text.startswith("limit "):
                 condition, message = text.removeprefix("limit ").split(" | ")
-                names = compiled(condition.split(" and ")[0]).co_names
+                names = compile_expression(condition.split(" and ")[0]).co_names
                 yield op, [*dict.fromkeys(names)], message.split(",")[0]
 
 
@@ -159,7 +159,7 @@ def bounded_sides():
     """Yields the bounded dimensions of each tensor; for a list, of its first tensor."""
     for op in OPS:
         for name, tensor in sketch_of(op).tensors.items():
-            sides = [d for d, dimension in enumerate(tensor.shapes[0]) if dimension.least]
+            sides = [d for d, dimension in enumerate(tensor.shapes[0]) if dimension.minimum]
             yield from ((op, name, d) for d in sides)
 
 
@@ -300,7 +300,7 @@ def words_of(op):
 def test_composite_ops_accept_the_keywords_of_the_contract(op):
     for name, rule in words_of(op):
         for call in (getattr(detops, op), getattr(torch.ops.detops, op)):
-            for word in CONTRACTS[op].words[name]:
+            for word in CONTRACTS[op].keywords[name]:
                 turned = COLUMNS.get(word)
                 given = [torch.rand(3, turned)] * 2 if turned else WITH_WORDS[op]
                 call(*given, **{name: word})

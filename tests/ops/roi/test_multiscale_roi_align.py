@@ -82,7 +82,7 @@ def test_module_infers_scales_on_every_call():
         boxes = [torch.tensor([[4.0, 100, 40, 700]])]
         expected = detops.roi_align(x, boxes, 2, 1 / stride, 2)
         assert torch.equal(module({"a": x}, boxes, [(800, 50)]), expected)
-    with pytest.raises(ValueError, match=r"x must hold one of \['a'\], got \['b'\]"):
+    with pytest.raises(ValueError, match=r"x must contain one of \['a'\], got \['b'\]"):
         module({"b": x}, boxes, [(800, 50)])
 
 

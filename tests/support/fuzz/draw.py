@@ -13,7 +13,7 @@ from detops.registration import CONTRACTS
 
 from .case import MOODS, TAME, WILD, Case, map_tensors, tensors_of, written_by
 from .sizes import Sizes, Sketch, Tensors
-from .values import CLASSES, FLOATS, OTHERS, STRANGE, Values, laid_out
+from .values import DTYPES_BY_CLASS, FLOATS, OTHERS, STRANGE, Values, laid_out
 
 MOST_ELEMENTS = 60_000  # of a tensor, except for lists of boxes
 INTS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
@@ -134,8 +134,8 @@ class Draw:
         rng = self.rng
         if text == "float":
             return self.dtypes if rng.random() < 0.85 else rng.choice(FLOATS)
-        if text in CLASSES:
-            return rng.choice(CLASSES[text])
+        if text in DTYPES_BY_CLASS:
+            return rng.choice(DTYPES_BY_CLASS[text])
         how, *names = text.split()
         if how not in ("as", "wide"):
             return getattr(torch, how)

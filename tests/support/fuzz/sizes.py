@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from detops.contract import Contract
-from detops.contract_call import compiled, dimensions_of
+from detops.contract_call import compile_expression, parse_dimensions
 
 SMALL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 65)
 WEIGHTS = (3, 16, 16, 14, 10, 8, 6, 6, 6, 4, 3, 2, 2, 1, 1)
@@ -69,7 +69,7 @@ class Tensors:
     def __init__(self, lines: list[str]) -> None:
         matches = [re.fullmatch(r"([\w ]+) \[(.*)\](?: or on the CPU)?", line) for line in lines]
         self.dtype = matches[-1][1]
-        self.shapes = [dimensions_of(match[2]) for match in matches]
+        self.shapes = [parse_dimensions(match[2]) for match in matches]
 
 
 class Sketch:
@@ -78,7 +78,9 @@ class Sketch:
     def __init__(self, contract: Contract) -> None:
         lines: dict[str, list[str]] = {}
         self.rules = contract.rules
-        self.definitions = {name: compiled(text) for name, text in contract.definitions.items()}
+        self.definitions = {
+            name: compile_expression(text) for name, text in contract.definitions.items()
+        }
         self.least: dict[str, int] = {}
         for line in contract.tensor_lines:
             name, text = line.split(": ", 1)
@@ -88,7 +90,7 @@ class Sketch:
             self._read(tensor)
         plain = contract.op.removesuffix("_forward").removesuffix("_backward")
         solutions = SOLUTIONS.get(contract.op) or SOLUTIONS.get(plain) or {}
-        self.definitions |= {name: compiled(text) for name, text in solutions.items()}
+        self.definitions |= {name: compile_expression(text) for name, text in solutions.items()}
         self.rows = ROWS_OF.get(plain, ROWS)
         self.most = MANY[-1] if contract.op in LISTED else MANY[-2]
         self.solved = [name for name in solutions if name in contract.arguments]
@@ -97,8 +99,8 @@ class Sketch:
         last = tensor.shapes[-1]
         for shape in tensor.shapes:
             for one, other in zip(shape, last, strict=True):
-                if one.least:
-                    self.least[one.size] = max(one.least, self.least.get(one.size, 0))
+                if one.minimum:
+                    self.least[one.size] = max(one.minimum, self.least.get(one.size, 0))
                 # A size that a later line defines.
                 if one.size.isidentifier() and one.size != other.size and other.code:
                     self.definitions[one.size] = other.code
@@ -157,7 +159,7 @@ class Sizes(dict[str, Any]):
                 continue
             elif d.code is None:
                 found.append(
-                    self["matched"] if self.get("aligned") else max(d.least, self._drawn())
+                    self["matched"] if self.get("aligned") else max(d.minimum, self._drawn())
                 )
             else:
                 found.append(max(0, int(self.value(d.code))))

@@ -8,17 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detops.contract_call import CLASSES as HELD
-from detops.contract_call import DISCRETE
+from detops.contract_call import DISCRETE, DTYPE_CLASSES
 from detops.contract_call import FLOAT as FLOATS
 
 from .case import TAME, WILD, bytes_of
 
 OTHERS = (torch.complex64, torch.float8_e5m2, torch.bool, torch.uint16)
 # Dtypes to draw from, by class.
-CLASSES = {
-    name: [dtype for dtype in (*FLOATS, *DISCRETE, torch.complex64) if holds(dtype)]
-    for name, (holds, _) in HELD.items()
+DTYPES_BY_CLASS = {
+    name: [dtype for dtype in (*FLOATS, *DISCRETE, torch.complex64) if accepts(dtype)]
+    for name, (accepts, _) in DTYPE_CLASSES.items()
 }
 TINY = (1e-40, 5e-324, 2.0**-149, -1e-42, 6e-8)
 HUGE = (1e30, -1e30, 3e38, 1e300, 65504.0, 2.0**31, 2.0**63, 1e9, -1e9, 16777217.0)

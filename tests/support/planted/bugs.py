@@ -228,7 +228,7 @@ PYTHON = [
     ),
     Bug(
         "a patched function is not put back",
-        "detops/compat/bodies.py",
+        "detops/compat/patching.py",
         "        self.function.__code__ = self.code\n",
         "        pass\n",
         "compat",

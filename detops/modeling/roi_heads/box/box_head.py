@@ -56,7 +56,7 @@ class BoxHead(nn.Module):
         proposals: list[Tensor],
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
-        more: list[list[Candidates]] | None = None,
+        extra_candidates: list[list[Candidates]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """Returns detections of each image in inference, losses and positive samples in training.
 
@@ -65,7 +65,7 @@ class BoxHead(nn.Module):
             proposals: per image ``[n, 4]``.
             image_sizes: (height, width) of each image inside the batch.
             targets: in training, per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``.
-            more: in inference, per image the candidates from other views.
+            extra_candidates: in inference, per image the candidates from other views.
 
         Returns:
             Per image the input of the other heads: in inference ``boxes``, ``labels``, ``scores``;
@@ -74,9 +74,9 @@ class BoxHead(nn.Module):
         """
         if not self.training:
             logits, deltas = self.predictor(self.feature_extractor(features, proposals))
-            return self.post_processor(logits, deltas, proposals, image_sizes, more), {}
+            return self.post_processor(logits, deltas, proposals, image_sizes, extra_candidates), {}
         if targets is None:
-            raise ValueError("BoxHead: targets are needed in training, got None")
+            raise ValueError("BoxHead: targets are required in training, got None")
         sampled = [self.loss.sample(p, t) for p, t in zip(proposals, targets, strict=True)]
         x = self.feature_extractor(features, [s.boxes for s in sampled])
         logits, deltas = self.predictor(x)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....ops import BoxCoder, remove_small_boxes
 from ...convention import Convention
-from ...thinning import thin
+from ...nms import limited_nms
 
 
 class Candidates(NamedTuple):
@@ -34,7 +34,7 @@ class BoxPostProcessor:
         deltas: Tensor,
         proposals: list[Tensor],
         image_sizes: list[tuple[int, int]],
-        more: list[list[Candidates]] | None = None,
+        extra_candidates: list[list[Candidates]] | None = None,
     ) -> list[dict[str, Tensor]]:
         """Returns per image ``boxes`` ``[n, 4]``, ``labels`` from 1 and ``scores``, best first.
 
@@ -43,15 +43,20 @@ class BoxPostProcessor:
             deltas: ``[K, 4 C]``, or ``[K, 8]`` if all classes share them.
             proposals: per image ``[L, 4]``.
             image_sizes: (height, width) of each image.
-            more: per image further candidates, which go through NMS together with its own.
+            extra_candidates: per image more candidates, which go through NMS together with its own.
         """
-        found = self.candidates(logits, deltas, proposals)
-        if more is not None:
-            found = [
-                Candidates(*map(torch.cat, zip(own, *others, strict=True)))
-                for own, others in zip(found, more, strict=True)
+        candidates = self.candidates(logits, deltas, proposals)
+        if extra_candidates is not None:
+            candidates = [
+                Candidates(*map(torch.cat, zip(image_candidates, *more_candidates, strict=True)))
+                for image_candidates, more_candidates in zip(
+                    candidates, extra_candidates, strict=True
+                )
             ]
-        return [self._image(*own, size) for own, size in zip(found, image_sizes, strict=True)]
+        return [
+            self._select(*image_candidates, size)
+            for image_candidates, size in zip(candidates, image_sizes, strict=True)
+        ]
 
     def candidates(
         self, logits: Tensor, deltas: Tensor, proposals: list[Tensor]
@@ -66,12 +71,12 @@ class BoxPostProcessor:
         scores = logits.softmax(dim=1)[:, 1:]
         return list(map(Candidates, boxes.split(counts), scores.split(counts)))
 
-    def _image(self, boxes: Tensor, scores: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+    def _select(self, boxes: Tensor, scores: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         # NaN scores fail the comparison. remove_small_boxes drops NaN boxes.
         proposal, cls = torch.nonzero(scores > self.score_thresh, as_tuple=True)
         chosen = self.convention.clip(boxes[proposal, cls], size)
         score, label = scores[proposal, cls], cls + 1
-        solid = remove_small_boxes(chosen, self.convention.least_side)
-        chosen, score, label = chosen[solid], score[solid], label[solid]
-        keep = thin(chosen, score, label, self.nms_thresh, self.detections_per_img)
+        is_valid = remove_small_boxes(chosen, self.convention.min_side)
+        chosen, score, label = chosen[is_valid], score[is_valid], label[is_valid]
+        keep = limited_nms(chosen, score, label, self.nms_thresh, self.detections_per_img)
         return {"boxes": chosen[keep], "labels": label[keep], "scores": score[keep]}

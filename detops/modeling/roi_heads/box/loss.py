@@ -80,9 +80,9 @@ class BoxLoss:
         count = mean_count(labels.numel(), logits)
         classification = F.cross_entropy(logits, labels, reduction="sum")
         positive = torch.nonzero(labels > 0).squeeze(1)
-        of_class = labels[positive].clamp(max=1) if self.class_agnostic else labels[positive]
-        predicted = deltas.unflatten(1, (deltas.size(1) // 4, 4))[positive, of_class]
+        delta_class = labels[positive].clamp(max=1) if self.class_agnostic else labels[positive]
+        predicted = deltas.unflatten(1, (deltas.size(1) // 4, 4))[positive, delta_class]
         boxes = torch.cat([s.boxes for s in sampled])[positive]
-        wanted = self.box_coder.encode(torch.cat([s.matched for s in sampled]), boxes)
-        regression = F.smooth_l1_loss(predicted, wanted, beta=1.0, reduction="sum")
+        target_deltas = self.box_coder.encode(torch.cat([s.matched for s in sampled]), boxes)
+        regression = F.smooth_l1_loss(predicted, target_deltas, beta=1.0, reduction="sum")
         return {"loss_classifier": classification / count, "loss_box_reg": regression / count}

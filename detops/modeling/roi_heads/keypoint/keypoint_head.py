@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ....ops import heatmaps_to_keypoints
 from ...convention import Convention
-from .loss import NOWHERE, keypoint_cells, keypoint_loss
+from .loss import IGNORED_CELL, keypoint_cells, keypoint_loss
 
 Regions = list[dict[str, Tensor]]
 
@@ -67,17 +67,17 @@ class KeypointHead(nn.Module):
                 for r, p, s in zip(regions, points.split(counts), scores.split(counts), strict=True)
             ], {}
         if targets is None:
-            raise ValueError("KeypointHead: targets are needed in training, got None")
+            raise ValueError("KeypointHead: targets are required in training, got None")
         cells = [
             keypoint_cells(t["keypoints"].to(r["boxes"])[r["truth"]], r["boxes"], self.resolution)
             for r, t in zip(regions, targets, strict=True)
         ]
         # Boxes without a visible keypoint do not contribute to the loss.
-        telling = [(c != NOWHERE).any(dim=1) for c in cells]
+        has_keypoints = [(c != IGNORED_CELL).any(dim=1) for c in cells]
         if self.share_box_features:
-            x = torch.cat([r["features"][t] for r, t in zip(regions, telling, strict=True)])
+            x = torch.cat([r["features"][t] for r, t in zip(regions, has_keypoints, strict=True)])
         else:
-            boxes = [r["boxes"][t] for r, t in zip(regions, telling, strict=True)]
+            boxes = [r["boxes"][t] for r, t in zip(regions, has_keypoints, strict=True)]
             x = self.feature_extractor(features, boxes)
-        wanted = torch.cat([c[t] for c, t in zip(cells, telling, strict=True)])
-        return regions, {"loss_kp": keypoint_loss(self.predictor(x), wanted)}
+        target_cells = torch.cat([c[t] for c, t in zip(cells, has_keypoints, strict=True)])
+        return regions, {"loss_kp": keypoint_loss(self.predictor(x), target_cells)}

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from ....distributed import mean_count
 
-NOWHERE = -1
+IGNORED_CELL = -1
 
 
 @torch.no_grad()
@@ -26,7 +26,7 @@ def keypoint_cells(keypoints: Tensor, boxes: Tensor, size: int) -> Tensor:
     inside = ((point >= low) & (point <= high)).all(dim=-1)
     # The far border belongs to the last cell.
     x, y = ((point - low) * (size / (high - low))).clamp(0, size - 1).long().unbind(dim=-1)
-    return torch.where(visible & inside, y * size + x, NOWHERE)
+    return torch.where(visible & inside, y * size + x, IGNORED_CELL)
 
 
 def keypoint_loss(logits: Tensor, cells: Tensor) -> Tensor:
@@ -36,8 +36,8 @@ def keypoint_loss(logits: Tensor, cells: Tensor) -> Tensor:
         logits: ``[p, n, M, M]``.
         cells: int64 ``[p, n]``, see :func:`keypoint_cells`.
     """
-    count = mean_count(int((cells != NOWHERE).sum()), logits)
+    count = mean_count(int((cells != IGNORED_CELL).sum()), logits)
     total = F.cross_entropy(
-        logits.flatten(0, 1).flatten(1), cells.flatten(), ignore_index=NOWHERE, reduction="sum"
+        logits.flatten(0, 1).flatten(1), cells.flatten(), ignore_index=IGNORED_CELL, reduction="sum"
     )
     return total / count

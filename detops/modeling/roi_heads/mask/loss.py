@@ -47,11 +47,11 @@ def mask_loss(
         targets: per image ``masks`` ``[G, h, w]``, of any size: boxes are scaled to them, so masks
             need not be resized with their image.
     """
-    wanted = []
+    target_masks = []
     for region, (height, width), target in zip(positives, image_sizes, targets, strict=True):
         masks, boxes = target["masks"], region["boxes"]
         y, x = masks.size(1) / height, masks.size(2) / width
         scaled = boxes * boxes.new_tensor([x, y, x, y])
-        wanted.append(crop_masks(masks, region["truth"], scaled, logits.size(-1)))
-    total = F.binary_cross_entropy_with_logits(logits, torch.cat(wanted), reduction="sum")
+        target_masks.append(crop_masks(masks, region["truth"], scaled, logits.size(-1)))
+    total = F.binary_cross_entropy_with_logits(logits, torch.cat(target_masks), reduction="sum")
     return total / (mean_count(len(logits), logits) * logits.size(-1) ** 2)

@@ -56,7 +56,7 @@ class MaskHead(nn.Module):
         logits = self.predictor(x, torch.cat([r["labels"] for r in regions]))
         if self.training:
             if targets is None:
-                raise ValueError("MaskHead: targets are needed in training, got None")
+                raise ValueError("MaskHead: targets are required in training, got None")
             return regions, {"loss_mask": mask_loss(logits, regions, image_sizes, targets)}
         masks = logits.sigmoid().unsqueeze(1).split([r["boxes"].size(0) for r in regions])
         return [r | {"masks": m} for r, m in zip(regions, masks, strict=True)], {}

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ....packed import in_squares
+from ....packed import width_to_space
 from ...backbone.conv import deconv2d
 from ...registry import ROI_MASK_PREDICTOR
 
@@ -55,7 +55,7 @@ class MaskRCNNC4Predictor(nn.Module):
         pixels = deconv2d(self.conv5_mask, x)
         if pixels is None:
             return self.mask_fcn_logits(F.relu_(self.conv5_mask(x)), labels)
-        return in_squares(self.mask_fcn_logits(pixels, labels).unsqueeze(1)).squeeze(1)
+        return width_to_space(self.mask_fcn_logits(pixels, labels).unsqueeze(1)).squeeze(1)
 
 
 @ROI_MASK_PREDICTOR.register("MaskRCNNConv1x1Predictor")

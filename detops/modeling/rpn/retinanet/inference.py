@@ -9,8 +9,8 @@ from torch.compiler import is_compiling
 
 from ....ops import BoxCoder, remove_small_boxes
 from ...convention import Convention
-from ...symbolic import smaller
-from ...thinning import thin
+from ...nms import limited_nms
+from ...symbolic import sym_min
 
 
 @dataclass(frozen=True)
@@ -42,28 +42,30 @@ class RetinaNetPostProcessor:
             anchors: per level ``[A, 4]``.
             image_sizes: (height, width) of each image.
         """
-        found = []
+        detections = []
         for i, size in enumerate(image_sizes):
             levels = [
                 self._level(logit[i], delta[i], anchor)
                 for logit, delta, anchor in zip(logits, deltas, anchors, strict=True)
             ]
             boxes, scores, labels = (torch.cat(part) for part in zip(*levels, strict=True))
-            found.append(self._thin(self.convention.clip_dense(boxes, size), scores, labels))
-        return found
+            detections.append(
+                self._suppress(self.convention.clip_dense(boxes, size), scores, labels)
+            )
+        return detections
 
     def _level(self, logits: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
-        rows = self._rows(logits)
-        scores = logits[rows].sigmoid().flatten()
+        candidates = self._candidate_anchors(logits)
+        scores = logits[candidates].sigmoid().flatten()
         # NaN fails the comparison.
         index = torch.nonzero(scores > self.score_thresh).squeeze(1)
-        scores, best = scores[index].topk(smaller(self.pre_nms_top_n, index.size(0)))
+        scores, best = scores[index].topk(sym_min(self.pre_nms_top_n, index.size(0)))
         index = index[best]
-        anchor = rows[index.div(logits.size(1), rounding_mode="floor")]
+        anchor = candidates[index.div(logits.size(1), rounding_mode="floor")]
         boxes = self.box_coder.decode(deltas[anchor], anchors[anchor])
         return boxes, scores, index % logits.size(1) + 1
 
-    def _rows(self, logits: Tensor) -> Tensor:
+    def _candidate_anchors(self, logits: Tensor) -> Tensor:
         """Returns the anchors that may have one of the best scores.
 
         The best k of all scores belong to the k anchors with the highest best class. There are
@@ -74,11 +76,11 @@ class RetinaNetPostProcessor:
         # topk sorts NaN first: each NaN needs a further place.
         if not is_compiling():
             count += int(best.isnan().sum())
-        return best.topk(smaller(count, best.size(0)), sorted=False).indices.sort().values
+        return best.topk(sym_min(count, best.size(0)), sorted=False).indices.sort().values
 
-    def _thin(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def _suppress(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
         # Removes only boxes with NaN.
-        solid = remove_small_boxes(boxes, 0)
-        boxes, scores, labels = boxes[solid], scores[solid], labels[solid]
-        keep = thin(boxes, scores, labels, self.nms_thresh, self.detections_per_img)
+        is_valid = remove_small_boxes(boxes, 0)
+        boxes, scores, labels = boxes[is_valid], scores[is_valid], labels[is_valid]
+        keep = limited_nms(boxes, scores, labels, self.nms_thresh, self.detections_per_img)
         return {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}

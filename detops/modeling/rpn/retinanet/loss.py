@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ....distributed import mean_count
 from ....ops import BoxCoder, sigmoid_focal_loss
-from ...matcher import BETWEEN, Matcher
+from ...matcher import IGNORED, Matcher
 
 
 @dataclass(frozen=True)
@@ -49,32 +49,33 @@ class RetinaNetLoss:
             visible: per image bool ``[sum of A]``: the anchors that are used.
             targets: per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``, from 1.
         """
-        labels, positive, wanted = [], [], []
+        labels, positive, target_deltas = [], [], []
         for i, target in enumerate(targets):
             boxes = target["boxes"].to(anchors)
             match = self.matcher(boxes, anchors)
-            match = torch.where(visible[i], match, BETWEEN)
+            match = torch.where(visible[i], match, IGNORED)
             matched = torch.nonzero(match >= 0).squeeze(1)
             truth = match[matched]
             # 0 for background, -1 for ignored anchors.
-            label = -(match == BETWEEN).long()
+            label = -(match == IGNORED).long()
             label[matched] = target["labels"][truth]
             labels.append(label)
             positive.append(matched + i * anchors.size(0))
-            wanted.append(self.box_coder.encode(boxes[truth], anchors[matched]))
-        found = torch.cat(positive)
+            target_deltas.append(self.box_coder.encode(boxes[truth], anchors[matched]))
+        positives = torch.cat(positive)
         regression = F.smooth_l1_loss(
-            torch.cat(list(deltas), 1).flatten(0, 1)[found],
-            torch.cat(wanted),
+            torch.cat(list(deltas), 1).flatten(0, 1)[positives],
+            torch.cat(target_deltas),
             beta=self.beta,
             reduction="sum",
         )
         classification = self._classification(logits, torch.stack(labels))
         return {
             # Adding the number of images keeps it finite without matches, as in maskrcnn-benchmark.
-            "loss_retina_cls": classification / mean_count(found.numel() + len(targets), anchors),
+            "loss_retina_cls": classification
+            / mean_count(positives.numel() + len(targets), anchors),
             "loss_retina_reg": regression
-            / (mean_count(found.numel(), anchors) * self.regress_norm),
+            / (mean_count(positives.numel(), anchors) * self.regress_norm),
         }
 
     def _classification(self, logits: Sequence[Tensor], labels: Tensor) -> Tensor:
@@ -82,8 +83,8 @@ class RetinaNetLoss:
         total = logits[0].new_zeros(())
         sizes = [level.size(1) for level in logits]
         for level, label in zip(logits, labels.split(sizes, dim=1), strict=True):
-            taking_part = label >= 0
-            level, label = level[taking_part], label[taking_part]
+            is_used = label >= 0
+            level, label = level[is_used], label[is_used]
             target = torch.zeros_like(level)
             row = torch.nonzero(label).squeeze(1)
             target[row, label[row] - 1] = 1

@@ -24,7 +24,7 @@ def _tower(channels: int, depth: int) -> nn.Sequential:
     return nn.Sequential(*(layer for pair in pairs for layer in pair))
 
 
-def _climb(tower: nn.Sequential, x: Tensor) -> Tensor:
+def _run_tower(tower: nn.Sequential, x: Tensor) -> Tensor:
     """Computes ``tower(x)``, with each convolution and its ReLU fused."""
     for i in range(0, len(tower), 2):
         x = conv2d(tower[i], x, relu=True)
@@ -70,9 +70,9 @@ class RetinaNetHead(nn.Module):
         """
         logits, deltas = [], []
         for x in features:
-            classes = conv2d(self.cls_logits, _climb(self.cls_tower, x))
+            classes = conv2d(self.cls_logits, _run_tower(self.cls_tower, x))
             logits.append(per_anchor(classes, self.num_classes))
-            boxes = conv2d(self.bbox_pred, _climb(self.bbox_tower, x))
+            boxes = conv2d(self.bbox_pred, _run_tower(self.bbox_tower, x))
             deltas.append(per_anchor(boxes, 4))
         return logits, deltas
 
@@ -126,7 +126,7 @@ class RetinaNet(nn.Module):
         if not self.training:
             return self.post_processor(logits, deltas, anchors, image_sizes), {}
         if targets is None:
-            raise ValueError("RetinaNet: targets are needed in training, got None")
-        every = torch.cat(anchors)
-        visible = [self.anchor_generator.visible(every, size) for size in image_sizes]
-        return [], self.loss(logits, deltas, every, visible, targets)
+            raise ValueError("RetinaNet: targets are required in training, got None")
+        all_anchors = torch.cat(anchors)
+        visible = [self.anchor_generator.visible(all_anchors, size) for size in image_sizes]
+        return [], self.loss(logits, deltas, all_anchors, visible, targets)

@@ -14,11 +14,11 @@ from typing import Any
 
 from detops_hook import FINDER
 
-BODIES: dict[str, Callable[..., Any]] = {}
+REPLACEMENTS: dict[str, Callable[..., Any]] = {}
 
 
-def _calling(key: str, function: FunctionType) -> CodeType:
-    """Returns code that calls ``BODIES[key]``, with the name and parameters of ``function``.
+def _forwarding_code(key: str, function: FunctionType) -> CodeType:
+    """Returns code that calls ``REPLACEMENTS[key]``, with the name and parameters of ``function``.
 
     The defaults stay in ``function``; arguments are passed by position. TorchScript compiles the
     source at the code's first line in its file: the source of ``function``.
@@ -26,17 +26,17 @@ def _calling(key: str, function: FunctionType) -> CodeType:
     names = ", ".join(inspect.signature(function, follow_wrapped=False).parameters)
     source = (
         f"def {function.__name__}({names}):\n"
-        "    from detops.compat.bodies import BODIES\n"
-        f"    return BODIES[{key!r}]({names})\n"
+        "    from detops.compat.patching import REPLACEMENTS\n"
+        f"    return REPLACEMENTS[{key!r}]({names})\n"
     )
     scope: dict[str, Any] = {}
     exec(compile(source, __file__, "exec"), scope)
     code: CodeType = scope[function.__name__].__code__
-    theirs = function.__code__
-    return code.replace(co_filename=theirs.co_filename, co_firstlineno=theirs.co_firstlineno)
+    original = function.__code__
+    return code.replace(co_filename=original.co_filename, co_firstlineno=original.co_firstlineno)
 
 
-class Body:
+class CodePatch:
     """Replaces the code of a function, so that every reference to the function is affected.
 
     Detectors store functions in attributes such as ``roi_heads.box_similarity``, which a search
@@ -56,15 +56,15 @@ class Body:
             self.function.__closure__,
         )
         self.key = f"{module}.{name}"
-        BODIES[self.key] = partial(replacement, original)
-        self.function.__code__ = _calling(self.key, self.function)
+        REPLACEMENTS[self.key] = partial(replacement, original)
+        self.function.__code__ = _forwarding_code(self.key, self.function)
 
     def restore(self) -> None:
         """Restores the function's original code."""
         self.function.__code__ = self.code
 
 
-class Name:
+class AttributePatch:
     """Replaces a module attribute, for compiled functions that have no Python code."""
 
     def __init__(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
@@ -86,15 +86,15 @@ class Patch:
     def __init__(
         self, functions: dict[tuple[str, str], Callable[..., Any]], torchvision: bool = False
     ) -> None:
-        self.bodies: list[Body | Name] = []
+        self.patches: list[CodePatch | AttributePatch] = []
         self.torchvision: Any = None
         self.watched: list[tuple[str, Callable[[], object]]] = []
         for (module, name), replacement in functions.items():
-            self._once_imported(module, partial(self._apply, module, name, replacement))
+            self._when_imported(module, partial(self._apply, module, name, replacement))
         if torchvision:
-            self._once_imported("torchvision", self._patch_torchvision)
+            self._when_imported("torchvision", self._patch_torchvision)
 
-    def _once_imported(self, module: str, action: Callable[[], object]) -> None:
+    def _when_imported(self, module: str, action: Callable[[], object]) -> None:
         loaded = sys.modules.get(module)
         if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
             action()
@@ -105,11 +105,13 @@ class Patch:
     def _apply(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
         try:
             compiled = isinstance(attrgetter(name)(import_module(module)), BuiltinFunctionType)
-            self.bodies.append((Name if compiled else Body)(module, name, replacement))
+            self.patches.append(
+                (AttributePatch if compiled else CodePatch)(module, name, replacement)
+            )
         except AttributeError:
             # Another version of the package keeps the function elsewhere and needs no replacement.
             warnings.warn(
-                f"detops.compat: {module} has no {name}; it is left as it is", stacklevel=2
+                f"detops.compat: {module} has no {name}; it is not replaced", stacklevel=2
             )
 
     def _patch_torchvision(self) -> None:
@@ -119,8 +121,8 @@ class Patch:
         """Restores all originals."""
         for module, action in self.watched:
             FINDER.unwatch(module, action)
-        while self.bodies:
-            self.bodies.pop().restore()
+        while self.patches:
+            self.patches.pop().restore()
         if self.torchvision is not None:
             self.torchvision.restore()
 

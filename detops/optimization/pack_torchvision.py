@@ -13,18 +13,18 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from .. import ops
-from ..modeling.backbone.fpn import add_enlarged
-from ..ops.multiscale_roi_align import scales_of
+from ..modeling.backbone.fpn import add_upsampled
+from ..ops.multiscale_roi_align import infer_scales
 from ..packed import (
     PackedConv2d,
     PackedDeconv2d,
     PackedLinear,
-    heard,
-    in_squares,
+    depth_to_width,
+    has_hooks,
     packable,
-    side_by_side,
+    width_to_space,
 )
-from .rules import Affine, Packer, ProposalHead, affine_of, scaled
+from .rules import Affine, Packer, ProposalHead, affine_parameters, scale_and_shift
 
 
 class Residual(nn.Module):
@@ -67,14 +67,14 @@ class Pyramid(nn.Module):
         names, maps = list(x), list(x.values())
         inner = [block(y) for block, y in zip(self.inner_blocks, maps, strict=True)]
         for i in range(len(inner) - 1, 0, -1):
-            inner[i - 1] = add_enlarged(inner[i - 1], inner[i])
+            inner[i - 1] = add_upsampled(inner[i - 1], inner[i])
         levels = [block(y) for block, y in zip(self.layer_blocks, inner, strict=True)]
         if self.extra_blocks is not None:
             levels, names = self.extra_blocks(levels, maps, names)
         return OrderedDict(zip(names, levels, strict=True))
 
 
-class TheirProposalHead(ProposalHead):
+class TorchvisionProposalHead(ProposalHead):
     """A proposal head with the results of torchvision's head."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -98,19 +98,19 @@ class Pooler(nn.Module):
         self, x: dict[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]
     ) -> Tensor:
         """Pools boxes; see :class:`detops.MultiScaleRoIAlign`."""
-        theirs = self.pooler
-        maps = [x[name] for name in theirs.featmap_names if name in x]
-        scales = scales_of(maps, image_shapes)
+        pooler = self.pooler
+        maps = [x[name] for name in pooler.featmap_names if name in x]
+        scales = infer_scales(maps, image_shapes)
         if any(finer != 2 * coarser for finer, coarser in pairwise(scales)):
-            return theirs(x, boxes, image_shapes)  # type: ignore[no-any-return]
+            return pooler(x, boxes, image_shapes)  # type: ignore[no-any-return]
         return ops.multiscale_roi_align(
             maps,
             boxes,
-            theirs.output_size,
+            pooler.output_size,
             scales,
-            theirs.sampling_ratio,
-            canonical_scale=theirs.canonical_scale,
-            canonical_level=theirs.canonical_level,
+            pooler.sampling_ratio,
+            canonical_scale=pooler.canonical_scale,
+            canonical_level=pooler.canonical_level,
         )
 
 
@@ -128,35 +128,35 @@ class MaskPredictor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[N, C, M, M]`` to ``[N, classes, 2 M, 2 M]``."""
-        return in_squares(self.mask_fcn_logits(side_by_side(self.conv5_mask.conv(x))))
+        return width_to_space(self.mask_fcn_logits(depth_to_width(self.conv5_mask.conv(x))))
 
 
 class TorchvisionPacker(Packer):
     """Packs the normalisations, blocks and chains of torchvision."""
 
     def __init__(self, exact: bool) -> None:
-        super().__init__(exact, _affine)
+        super().__init__(exact, _affine_parameters)
 
     def walk(self, module: nn.Module) -> None:
         """Packs a module and everything below it."""
         if type(module) is RegionProposalNetwork and type(module.head) is RPNHead:
-            module.head = TheirProposalHead.instead_of(module.head)
+            module.head = TorchvisionProposalHead.replace(module.head)
         if type(module) is IntermediateLayerGetter:
             names: list[str] = []
             returned: Any = module.return_layers
             for name, _ in list(module.named_children()):
                 names.append(name)
                 if name in returned:
-                    self.chain(module, names)
+                    self.pack_chain(module, names)
                     names = []
-            self.chain(module, names)
+            self.pack_chain(module, names)
         super().walk(module)
         for name, child in list(module.named_children()):
-            if not heard(child) and (instead := _of_packed(child)) is not None:
-                module.add_module(name, instead)
+            if not has_hooks(child) and (replacement := _packed_replacement(child)) is not None:
+                module.add_module(name, replacement)
 
 
-def _of_packed(module: Any) -> nn.Module | None:
+def _packed_replacement(module: Any) -> nn.Module | None:
     """Returns the replacement for a module with packed layers, or None."""
     if type(module) in (resnet.BasicBlock, resnet.Bottleneck):
         convs = [m for n, m in module.named_children() if n.startswith("conv")]
@@ -164,20 +164,20 @@ def _of_packed(module: Any) -> nn.Module | None:
     if type(module) is MaskRCNNPredictor and isinstance(module.conv5_mask, PackedDeconv2d):
         return MaskPredictor(module)
     # Results of packed convolutions are new tensors, which can be added to in place.
-    if type(module) is FeaturePyramidNetwork and all(map(_begins_packed, module.inner_blocks)):
+    if type(module) is FeaturePyramidNetwork and all(map(_starts_packed, module.inner_blocks)):
         return Pyramid(module)
     return None
 
 
-def _begins_packed(head: nn.Module | None) -> bool:
+def _starts_packed(head: nn.Module | None) -> bool:
     """Returns whether the first layer of a sequence is packed and accepts any memory format."""
     while isinstance(head, nn.Sequential) and type(head).forward is nn.Sequential.forward:
         head = next(iter(head), None)
     return isinstance(head, PackedConv2d | PackedLinear)
 
 
-def _affine(norm: nn.Module) -> Affine:
-    return scaled(norm) if type(norm) is FrozenBatchNorm2d else affine_of(norm)
+def _affine_parameters(norm: nn.Module) -> Affine:
+    return scale_and_shift(norm) if type(norm) is FrozenBatchNorm2d else affine_parameters(norm)
 
 
 def pack(model: Any, exact: bool) -> None:
@@ -186,13 +186,13 @@ def pack(model: Any, exact: bool) -> None:
     head: Any = getattr(heads, "box_head", None)
     if type(head) is TwoMLPHead and packable(head.fc6) and packable(head.fc7):
         height, width = heads.box_roi_pool.output_size
-        maps = head.fc6.in_features // (height * width), height, width
+        map_shape = head.fc6.in_features // (height * width), height, width
         heads.box_head = nn.Sequential(
-            PackedLinear(head.fc6, maps, relu=True), PackedLinear(head.fc7, relu=True)
+            PackedLinear(head.fc6, map_shape, relu=True), PackedLinear(head.fc7, relu=True)
         )
     TorchvisionPacker(exact).walk(model)
     for kind in ("box", "mask", "keypoint"):
         pooler: Any = getattr(heads, f"{kind}_roi_pool", None)
-        if type(pooler) is MultiScaleRoIAlign and not heard(pooler):
-            if _begins_packed(getattr(heads, f"{kind}_head")):
+        if type(pooler) is MultiScaleRoIAlign and not has_hooks(pooler):
+            if _starts_packed(getattr(heads, f"{kind}_head")):
                 setattr(heads, f"{kind}_roi_pool", Pooler(pooler))

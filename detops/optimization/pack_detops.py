@@ -13,7 +13,7 @@ from ..packed import PackedLinear, packable
 from .rules import Packer, ProposalHead
 
 
-class OwnProposalHead(ProposalHead):
+class DetopsProposalHead(ProposalHead):
     """A proposal head with the results of :class:`detops.modeling.rpn.RPNHead`."""
 
     def forward(self, features: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -32,8 +32,8 @@ def pack(model: Any, exact: bool) -> None:
         if isinstance(module, FPN2MLPFeatureExtractor) and type(module.fc6) is nn.Linear:
             if packable(module.fc6):
                 side = module.pooler.output_size
-                maps = module.fc6.in_features // side**2, side, side
-                module.fc6 = PackedLinear(module.fc6, maps)
+                map_shape = module.fc6.in_features // side**2, side, side
+                module.fc6 = PackedLinear(module.fc6, map_shape)
         if isinstance(module, RPN) and type(module.head) is RPNHead:
-            module.head = OwnProposalHead.instead_of(module.head)
+            module.head = DetopsProposalHead.replace(module.head)
     Packer(exact).walk(model)
