@@ -33,7 +33,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 import detops
 import detops.export
-from detops.bench.run import machine_of
+from detops.bench.run import describe_machine
 from detops.config import load_config
 from detops.engine.weights import load_weights_into
 from detops.marks import fill
@@ -350,7 +350,7 @@ def main() -> None:
         keep_memory()
     results: dict[str, Any] = {"torch": torch.__version__, "image": IMAGE, "cases": {}}
     results |= {
-        "processor": machine_of(torch.device("cpu")).name,
+        "processor": describe_machine(torch.device("cpu")).name,
         "keep_memory": args.keep_memory,
     }
     if args.json and args.json.exists():

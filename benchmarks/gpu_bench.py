@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     began = time.monotonic()
     device = torch.device(options.device)
     if device.type == "cuda":  # no other process uses it, and its time is expensive
-        run.LEAST_SECONDS, run.WARM_UP_SECONDS, run.TRIES = 0.05, 0.03, 2
+        run.MIN_SECONDS, run.WARM_UP_SECONDS, run.MAX_TRIES = 0.05, 0.03, 2
     machine = measure_machine(device, [1])
     done = json.loads(options.done.read_text())["results"] if options.done else []
     left_out = {key(row) for row in done}

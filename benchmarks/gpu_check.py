@@ -231,10 +231,10 @@ def bench(check: Check) -> dict[str, Any]:
     """Runs every case of detops.bench, those with floors first, and adds to the other results."""
     from gpu_bench import key
 
-    from detops.bench.run import MODULES, name_of
+    from detops.bench.run import MODULES, module_name
 
     modules = sorted(MODULES, key=lambda module: not has_floors(module.OPS))
-    left = [name_of(module) for module in modules]
+    left = [module_name(module) for module in modules]
     left = [name for name in left if not check.earlier or name in check.earlier["left"]]
     rows: list[dict[str, Any]] = []
     machine: dict[str, Any] = {}

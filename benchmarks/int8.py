@@ -17,7 +17,7 @@ from detectors import CONFIG_OF, MASK, RUNTIMES, detector, ours, picture, times_
 from PIL import Image
 
 from detops import cli, export
-from detops.bench.run import machine_of
+from detops.bench.run import describe_machine
 from detops.cli.options import TREE_CROWNS
 from detops.data.shapes import Shapes
 from detops.marks import fill
@@ -89,7 +89,10 @@ def main() -> None:
     for runtime, pair in seconds.items():
         rows.append((f"Mask R-CNN R50-FPN, 800 x 1333, {runtime}", *(f"{x:.1f} s" for x in pair)))
     lines = ["| | float32 | 8 bits |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
-    lines += ["", f"Times are CPU seconds of one thread, {machine_of(torch.device('cpu')).name}."]
+    lines += [
+        "",
+        f"Times are CPU seconds of one thread, {describe_machine(torch.device('cpu')).name}.",
+    ]
     print(*lines, sep="\n")
     if args.page:
         args.page.write_text(fill(args.page.read_text(), "int8", "\n".join(lines) + "\n"))

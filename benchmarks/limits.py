@@ -23,8 +23,8 @@ import torch
 from limits_cases import LINEAR, PAIRED, PAIRS, Call
 from torch import Tensor
 
-from detops.bench.memory import forget_most, most_resident
-from detops.bench.run import machine_of
+from detops.bench.memory import peak_resident, reset_peak
+from detops.bench.run import describe_machine
 from detops.marks import fill
 
 FIRST, ENOUGH, REPEATS = 4, 0.25, 3  # first size, seconds to stop at, calls per size
@@ -100,10 +100,10 @@ def memory_of(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
     given = arguments_of(call)
     for t in given:
         t.grad = None
-    before = forget_most()
+    before = reset_peak()
     results = tensors(passes(call))
     made = sum(t.nbytes for t in [*results, *(t.grad for t in given if t.grad is not None)])
-    return max(0, most_resident() - before - made), made + sum(t.nbytes for t in given)
+    return max(0, peak_resident() - before - made), made + sum(t.nbytes for t in given)
 
 
 def rounded(size: float) -> str:
@@ -193,7 +193,7 @@ def main() -> None:
         return
     if arguments.edge:
         sys.exit(check_edge(arguments.edge))
-    machine = f"{machine_of(torch.device('cpu')).name}, one thread.\n\n"
+    machine = f"{describe_machine(torch.device('cpu')).name}, one thread.\n\n"
     for mark, ops in {"limits": PAIRS, "linear": LINEAR}.items():
         found = {op: in_own_process(op, False) for op in ops}
         both = {op: in_own_process(op, True) for op, row in found.items() if row["gradients"]}

@@ -22,10 +22,10 @@ from onnx import TensorProto, helper
 
 import detops
 from detops.bench.case import clustered, gradients, plain_iou, proposals
-from detops.bench.corner_report import in_turns
+from detops.bench.corner_report import time_alternately
 from detops.bench.ms_deform_attn import CHANNELS, HEADS, POINTS, SHAPES, plain_ms_deform_attn
-from detops.bench.report import stem_of
-from detops.bench.run import machine_of, steadiest
+from detops.bench.report import file_stem
+from detops.bench.run import describe_machine, steadiest
 
 Call = Callable[[], Any]
 SECONDS, LEAST_ROUNDS, BLOCK_SECONDS = 2.0, 7, 0.005
@@ -163,7 +163,7 @@ def scatter(times: Sequence[list[float]]) -> float:
 def measure(calls: dict[str, Call], seconds: float = SECONDS) -> dict[str, float]:
     """Returns median seconds of the steadiest try; repeats if the first try scatters."""
     blocks = (BLOCK_SECONDS, seconds, LEAST_ROUNDS)
-    times = steadiest(lambda: in_turns(list(calls.values()), *blocks), scatter)
+    times = steadiest(lambda: time_alternately(list(calls.values()), *blocks), scatter)
     return {name: statistics.median(x) for name, x in zip(calls, times, strict=True)}
 
 
@@ -174,7 +174,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    machine = machine_of(torch.device("cpu"))
+    machine = describe_machine(torch.device("cpu"))
     versions = {"OpenCV": cv2.__version__, "ONNX Runtime": onnxruntime.__version__}
     report: dict[str, Any] = {"device": machine.name, "versions": machine.versions | versions}
     report["cases"] = {}
@@ -187,7 +187,7 @@ def main() -> None:
         shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in times.items())
         print(f"{case.name}: {shown} ms")
     if arguments.output is not None:
-        path = arguments.output / f"peers-{stem_of(machine)}.json"
+        path = arguments.output / f"peers-{file_stem(machine)}.json"
         path.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from detops.bench.run import machine_of
+from detops.bench.run import describe_machine
 from detops.marks import fill
 
 # Processes, threads per process, images per batch.
@@ -95,7 +95,7 @@ def main() -> None:
     ]
     print(*lines, sep="\n")
     if args.page:
-        text = f"Mask R-CNN, R50-FPN, 800 x 1333, {machine_of(torch.device('cpu')).name}:\n\n"
+        text = f"Mask R-CNN, R50-FPN, 800 x 1333, {describe_machine(torch.device('cpu')).name}:\n\n"
         table = "\n".join(lines) + "\n"
         args.page.write_text(fill(args.page.read_text(), "throughput", text + table))
 

@@ -21,9 +21,9 @@ ORIENTATIONS = ROTATIONS = 8
 def plain_active_rotated_filter(input: Tensor, source: Tensor) -> Tensor:
     """Gathers rotated filters; ``source`` ``[rotations, entries]`` indexes a filter's weights."""
     outputs, inputs = input.shape[:2]
-    turned = input.flatten(2).index_select(2, source.flatten())
-    turned = turned.view(outputs, inputs, len(source), -1).transpose(1, 2)
-    return turned.reshape(outputs * len(source), -1, *input.shape[3:])
+    rotated = input.flatten(2).index_select(2, source.flatten())
+    rotated = rotated.view(outputs, inputs, len(source), -1).transpose(1, 2)
+    return rotated.reshape(outputs * len(source), -1, *input.shape[3:])
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -32,11 +32,11 @@ def cases(device: torch.device) -> Iterator[Case]:
     for outputs, inputs, rows in SIZES:
         x = torch.randn(outputs, inputs, ORIENTATIONS, rows, rows, generator=generator).to(device)
         entries = ORIENTATIONS * rows * rows
-        places = torch.stack(
+        positions = torch.stack(
             [torch.randperm(entries, generator=generator) for _ in range(ROTATIONS)], 1
         ).to(device)
-        source = places.argsort(0).t().contiguous()
-        indices = (places + 1).to(torch.uint8).view(ORIENTATIONS, rows, rows, ROTATIONS)
+        source = positions.argsort(0).t().contiguous()
+        indices = (positions + 1).to(torch.uint8).view(ORIENTATIONS, rows, rows, ROTATIONS)
         leaf = x.clone().requires_grad_()
         output = ops.active_rotated_filter(leaf, indices)
         their_output = plain_active_rotated_filter(leaf, source)

@@ -28,9 +28,9 @@ def plain_border_align(input: Tensor, boxes: Tensor) -> Tensor:
     left, up = x2 - steps * (x2 - x1), y2 - steps * (y2 - y1)
     x = torch.stack([right, x1.expand_as(down), left, x2.expand_as(up)], 1)
     y = torch.stack([y1.expand_as(right), down, y2.expand_as(left), up], 1)
-    places = (torch.stack([x, y], -1) + 0.5) / input.new_tensor([width, height])
+    positions = (torch.stack([x, y], -1) + 0.5) / input.new_tensor([width, height])
     features = input.view(images * 4, planes // 4, height, width)
-    samples = F.grid_sample(features, (2 * places - 1).flatten(0, 1), align_corners=False)
+    samples = F.grid_sample(features, (2 * positions - 1).flatten(0, 1), align_corners=False)
     return samples.amax(-1).view(images, 4, planes // 4, -1).permute(0, 2, 3, 1).contiguous()
 
 
@@ -48,13 +48,13 @@ def cases(device: torch.device) -> Iterator[Case]:
         their_output = plain_border_align(leaf, boxes)
         grad = torch.randn(output.shape, generator=generator).to(device)
         name = f"{count:,} boxes, 4 x {channels} x {height} x {width}"
-        moved = 4 * (x.numel() + grad.numel())
+        traffic = 4 * (x.numel() + grad.numel())
         yield Case(
             "border_align forward",
             name,
             lambda: ops.border_align(x, boxes, POOL),  # noqa: B023
             pytorch=lambda: plain_border_align(x, boxes),  # noqa: B023
-            bytes=moved,
+            bytes=traffic,
             flops=8 * grad.numel() * (POOL + 1),
             quick=count < 300 and channels > 8,
         )
@@ -63,6 +63,6 @@ def cases(device: torch.device) -> Iterator[Case]:
             name,
             gradients(output, leaf, grad),
             pytorch=gradients(their_output, leaf, grad),
-            bytes=moved,
+            bytes=traffic,
             flops=8 * grad.numel(),
         )

@@ -25,10 +25,10 @@ def plain_aligned(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     """Computes the IoU of matched pairs in plain PyTorch."""
     low = torch.maximum(boxes1[:, :2], boxes2[:, :2])
     high = torch.minimum(boxes1[:, 2:], boxes2[:, 2:])
-    meet = (high - low).clamp(min=0).prod(1)
+    intersection = (high - low).clamp(min=0).prod(1)
     area1 = (boxes1[:, 2:] - boxes1[:, :2]).prod(1)
     area2 = (boxes2[:, 2:] - boxes2[:, :2]).prod(1)
-    return meet / (area1 + area2 - meet)
+    return intersection / (area1 + area2 - intersection)
 
 
 def _modes(generator: torch.Generator, device: torch.device) -> Iterator[Case]:

@@ -29,10 +29,10 @@ SIZES = (
 def plain_carafe(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
     """Computes the weighted sum over unfolded neighbourhoods, one per output pixel."""
     images, channels, height, width = features.shape
-    around = F.unfold(features, kernel, padding=kernel // 2)
-    around = around.view(images, groups, channels // groups, kernel**2, height, 1, width, 1)
+    patches = F.unfold(features, kernel, padding=kernel // 2)
+    patches = patches.view(images, groups, channels // groups, kernel**2, height, 1, width, 1)
     shape = (images, groups, 1, kernel**2, height, scale, width, scale)
-    weighted = (around * masks.view(shape)).sum(3)
+    weighted = (patches * masks.view(shape)).sum(3)
     return weighted.view(images, channels, scale * height, scale * width)
 
 
@@ -50,13 +50,13 @@ def cases(device: torch.device) -> Iterator[Case]:
         grad = torch.randn(ours.shape, generator=generator).to(device)
         name = f"{images} x {channels} x {height} x {width}, kernel {kernel}, scale {scale}"
         products = ours.numel() * kernel**2
-        moved = 4 * (x.numel() + masks.numel() + grad.numel())
+        traffic = 4 * (x.numel() + masks.numel() + grad.numel())
         yield Case(
             "carafe forward",
             name,
             lambda: ops.carafe(x, masks, *sizes),  # noqa: B023
             pytorch=lambda: plain_carafe(x, masks, *sizes),  # noqa: B023
-            bytes=moved,
+            bytes=traffic,
             flops=2 * products,
             quick=height == 13,
         )
@@ -65,6 +65,6 @@ def cases(device: torch.device) -> Iterator[Case]:
             name,
             gradients(ours, leaves, grad),
             pytorch=gradients(theirs, leaves, grad),
-            bytes=2 * moved,
+            bytes=2 * traffic,
             flops=4 * products,
         )

@@ -42,8 +42,8 @@ def clustered(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
     """Returns about 20 boxes around each of ``count / 20`` objects, with random scores."""
     objects = max(1, count // 20)
     centre = torch.rand(objects, 2, generator=generator) * 1000
-    of = torch.randint(0, objects, (count,), generator=generator)
-    centre = centre[of] + torch.randn(count, 2, generator=generator) * 6
+    object_index = torch.randint(0, objects, (count,), generator=generator)
+    centre = centre[object_index] + torch.randn(count, 2, generator=generator) * 6
     side = 20 + torch.rand(count, 2, generator=generator) * 60
     boxes = torch.cat([centre - side / 2, centre + side / 2], 1)
     return boxes, torch.rand(count, generator=generator)
@@ -61,10 +61,13 @@ def dense(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
     """Returns a dense detector's output: boxes near the objects closest to random positions."""
     centre = torch.rand(100, 2, generator=generator) * 1000
     size = torch.exp(torch.rand(100, 2, generator=generator) * 2 + 3)
-    place = torch.rand(count, 2, generator=generator) * 1000
-    of = torch.cdist(place, centre).argmin(1)
-    found = centre[of] + torch.randn(count, 2, generator=generator) * size[of] * 0.25
-    side = size[of] * torch.exp(torch.randn(count, 2, generator=generator) * 0.25)
+    position = torch.rand(count, 2, generator=generator) * 1000
+    object_index = torch.cdist(position, centre).argmin(1)
+    found = (
+        centre[object_index]
+        + torch.randn(count, 2, generator=generator) * size[object_index] * 0.25
+    )
+    side = size[object_index] * torch.exp(torch.randn(count, 2, generator=generator) * 0.25)
     boxes = torch.cat([found - side / 2, found + side / 2], 1)
     return boxes, torch.rand(count, generator=generator)
 
@@ -88,7 +91,7 @@ def plain_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     """Computes the IoU of all pairs in plain PyTorch."""
     low = torch.maximum(boxes1[:, None, :2], boxes2[:, :2])
     high = torch.minimum(boxes1[:, None, 2:], boxes2[:, 2:])
-    meet = (high - low).clamp(min=0).prod(2)
+    intersection = (high - low).clamp(min=0).prod(2)
     area1 = (boxes1[:, 2:] - boxes1[:, :2]).prod(1)
     area2 = (boxes2[:, 2:] - boxes2[:, :2]).prod(1)
-    return meet / (area1[:, None] + area2 - meet)
+    return intersection / (area1[:, None] + area2 - intersection)

@@ -11,15 +11,15 @@ from rich.console import Console
 
 from ..device import choose_device
 from . import corner_report
-from .report import markdown, plot, stem_of, to_json
-from .run import MODULES, all_cases, has_cases, measure, measure_machine, name_of
+from .report import file_stem, markdown, plot, to_json
+from .run import MODULES, all_cases, has_cases, measure, measure_machine, module_name
 
 WORKING_ON = "{op}, {name} {layout} {dtype}"
 
 
 def _no_benchmark(ops: list[str]) -> ValueError:
-    known = ", ".join(map(name_of, MODULES))
-    return ValueError(f"no benchmark of {', '.join(ops)}; there are those of {known}")
+    known = ", ".join(map(module_name, MODULES))
+    return ValueError(f"no benchmark of {', '.join(ops)}; expected one of {known}")
 
 
 def run(
@@ -48,24 +48,26 @@ def run(
         ValueError: an unknown op, or an option that corners do not support.
         ImportError: torchvision is missing.
     """
-    place = choose_device(device or "cpu")
+    torch_device = choose_device(device or "cpu")
     if ops == ["corners"]:
-        if threads or quick or place.type != "cpu":
-            raise ValueError("corners are measured on one thread of the CPU: only --only, --output")
+        if threads or quick or torch_device.type != "cpu":
+            raise ValueError(
+                "corners are measured on one CPU thread; expected no option but --only and --output"
+            )
         return corner_report.run(only, output, console, messages)
     if only:
-        raise ValueError("--only goes with detops bench corners; name the ops instead")
+        raise ValueError("--only requires detops bench corners; name the ops instead")
     counts = sorted(set(threads or [1, torch.get_num_threads()]))
     if min(counts) < 1:
         raise ValueError(f"--threads must be at least 1, got {min(counts)}")
-    if place.type == "cuda":
+    if torch_device.type == "cuda":
         counts = counts[:1]
     unknown = [op for op in ops if not any(has_cases(module, op) for module in MODULES)]
     if unknown:
         raise _no_benchmark(unknown)
-    machine = measure_machine(place, counts)
+    machine = measure_machine(torch_device, counts)
     results = []
-    for case in all_cases(place, ops, quick):
+    for case in all_cases(torch_device, ops, quick):
         messages.print(WORKING_ON.format(**vars(case)).replace("  ", " "))
         results.append(measure(case, counts))
     if not results:
@@ -74,7 +76,7 @@ def run(
     console.print(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        stem = stem_of(machine)
+        stem = file_stem(machine)
         (output / f"{stem}.json").write_text(json.dumps(to_json(machine, results), indent=1) + "\n")
         (output / f"{stem}.md").write_text(table)
         try:

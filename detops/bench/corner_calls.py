@@ -139,8 +139,8 @@ def calls(corner: Corner) -> tuple[Call, Call]:
 
 
 def _with_gradient(call: Callable[..., Any], input: Tensor, *others: Any) -> Call:
-    wanted = input.detach().requires_grad_()
-    return lambda: call(wanted, *others).sum().backward()
+    leaf = input.detach().requires_grad_()
+    return lambda: call(leaf, *others).sum().backward()
 
 
 def tiny() -> Iterator[Case]:

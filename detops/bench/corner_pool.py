@@ -18,10 +18,10 @@ SIZES = ((1, 128, 128, 128), (2, 128, 32, 32), (1, 1, 128, 128), (1, 2, 5, 6))
 
 def plain_corner_pool(input: Tensor, mode: str) -> Tensor:
     """Computes the running maximum; flips the feature map for modes that scan from the end."""
-    dim, back = (2 if mode in ("top", "bottom") else 3), mode in ("top", "left")
-    turned = input.flip(dim) if back else input
-    pooled = torch.cummax(turned, dim).values
-    return pooled.flip(dim) if back else pooled
+    dim, reverse = (2 if mode in ("top", "bottom") else 3), mode in ("top", "left")
+    flipped = input.flip(dim) if reverse else input
+    pooled = torch.cummax(flipped, dim).values
+    return pooled.flip(dim) if reverse else pooled
 
 
 def cases(device: torch.device) -> Iterator[Case]:

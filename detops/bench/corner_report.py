@@ -25,15 +25,15 @@ from rich.console import Console
 from .case import Call, Case
 from .corner_calls import calls, tiny
 from .corners import LIMIT_SECONDS, OPS, Corner, corners, gaps
-from .memory import FORGET, forget_most, most_resident
-from .report import stem_of
-from .run import Machine, machine_of
+from .memory import CLEAR_REFS, peak_resident, reset_peak
+from .report import file_stem
+from .run import Machine, describe_machine
 
 BLOCK_SECONDS = 0.004  # length of a block of calls before the other version runs
-LEAST_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 0.4, 5, 60
-ROUNDS_AGAIN = 25  # for a row that came out below a floor
-LEAST_BYTES = 1 << 20  # smaller peaks measure the allocator's pages rather than the op
-FLOOR, NOISY_FLOOR, MOST_MEMORY = 1.0, 0.9, 2.0
+MIN_SECONDS, MIN_ROUNDS, MAX_ROUNDS = 0.4, 5, 60
+REMEASURE_ROUNDS = 25  # for a row that came out below a floor
+MIN_BYTES = 1 << 20  # smaller peaks measure the allocator's pages rather than the op
+FLOOR, NOISY_FLOOR, MAX_MEMORY_RATIO = 1.0, 0.9, 2.0
 
 
 @dataclass
@@ -64,20 +64,20 @@ class Row:
         """Our peak over theirs, or None if both are too small to measure."""
         if self.our_peak is None or self.their_peak is None:
             return None
-        if max(self.our_peak, self.their_peak) < LEAST_BYTES:
+        if max(self.our_peak, self.their_peak) < MIN_BYTES:
             return None
-        return self.our_peak / max(self.their_peak, LEAST_BYTES)
+        return self.our_peak / max(self.their_peak, MIN_BYTES)
 
     @property
     def below(self) -> bool:
         """Returns whether a floor is missed: slower beyond the noise, or over twice the memory."""
         noisy = self.spread[1] >= FLOOR
         slow = self.ratio < (NOISY_FLOOR if noisy else FLOOR)
-        return slow or (self.memory or 0) > MOST_MEMORY
+        return slow or (self.memory or 0) > MAX_MEMORY_RATIO
 
 
-def in_turns(
-    calls: Sequence[Call], block: float, seconds: float, rounds: int, most: float = math.inf
+def time_alternately(
+    calls: Sequence[Call], block: float, seconds: float, rounds: int, max_rounds: float = math.inf
 ) -> list[list[float]]:
     """Returns the seconds per call of each callable in every round, timing blocks of calls in turn.
 
@@ -86,7 +86,7 @@ def in_turns(
         block: seconds of one block of calls.
         seconds: minimum duration of all rounds together.
         rounds: minimum number of rounds.
-        most: maximum number of rounds; it takes precedence over ``seconds``.
+        max_rounds: maximum number of rounds; it takes precedence over ``seconds``.
     """
     counts = []
     for call in calls:
@@ -103,47 +103,47 @@ def in_turns(
             for _ in range(count):
                 call()
             kept.append((thread_time() - start) / count)
-        if len(times[0]) >= most:
+        if len(times[0]) >= max_rounds:
             break
     keep_freed_memory(False)
     return times
 
 
 def time_pair(
-    ours: Call, theirs: Call, rounds: int = LEAST_ROUNDS
+    ours: Call, theirs: Call, rounds: int = MIN_ROUNDS
 ) -> tuple[float, float, tuple[float, float]]:
     """Returns the median times of both calls, timed in turn, and the quartiles of their ratio."""
-    our_times, their_times = in_turns(
-        (ours, theirs), BLOCK_SECONDS, LEAST_SECONDS, rounds, MOST_ROUNDS
+    our_times, their_times = time_alternately(
+        (ours, theirs), BLOCK_SECONDS, MIN_SECONDS, rounds, MAX_ROUNDS
     )
     ratios = [b / a for a, b in zip(our_times, their_times, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     return statistics.median(our_times), statistics.median(their_times), (low, high)
 
 
-def peak_of(call: Call) -> int | None:
+def peak_memory(call: Call) -> int | None:
     """Returns the peak growth in bytes of resident memory during a call, result included.
 
     The call runs twice in a forked process: the first run loads code and warms up. The allocator
     then returns all free memory to the system, so scratch memory from any source counts in the
     second run. Returns None where the system does not report the peak.
     """
-    if not FORGET.exists():
+    if not CLEAR_REFS.exists():
         return None
-    ours, theirs = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child:
-        os.close(theirs)
-        with os.fdopen(ours) as result:
+        os.close(writer)
+        with os.fdopen(reader) as result:
             text = result.read()
         os.waitpid(child, 0)
         return int(text) if text else None
     try:
         call()
         gc.collect()
-        before = forget_most()
+        before = reset_peak()
         kept = call()
-        os.write(theirs, str(max(0, most_resident() - before)).encode())
+        os.write(writer, str(max(0, peak_resident() - before)).encode())
         del kept
     finally:
         os._exit(0)
@@ -153,7 +153,7 @@ def keep_freed_memory(keep: bool) -> None:
     """Sets whether glibc's allocator keeps freed memory in the process; no effect elsewhere.
 
     On a virtual machine a fresh page can cost far more than the op, and the cost varies between
-    calls. Times therefore exclude it; :func:`peak_of` counts the pages.
+    calls. Times therefore exclude it; :func:`peak_memory` counts the pages.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # -4 is M_MMAP_MAX and -1 is M_TRIM_THRESHOLD; keep=False sets glibc's defaults.
@@ -162,20 +162,20 @@ def keep_freed_memory(keep: bool) -> None:
         mallopt(-1, 2**31 - 1 if keep else 1 << 17)
 
 
-def measure(corner: Corner, rounds: int = LEAST_ROUNDS) -> Row | None:
+def measure(corner: Corner, rounds: int = MIN_ROUNDS) -> Row | None:
     """Measures a row; returns None if torchvision alone takes too long."""
     ours, theirs = calls(corner)
     began = thread_time()
     theirs()
     if thread_time() - began > 1.5 * LIMIT_SECONDS:  # a first call is slower than others
         return None
-    peaks = (peak_of(ours), peak_of(theirs))
+    peaks = (peak_memory(ours), peak_memory(theirs))
     times = time_pair(ours, theirs, rounds)
     return Row(f"{corner.op} {corner.direction}", corner.name(), corner.layout, corner.dtype,
                *times, *peaks)  # fmt: skip
 
 
-def measure_tiny(case: Case, rounds: int = LEAST_ROUNDS) -> Row:
+def measure_tiny(case: Case, rounds: int = MIN_ROUNDS) -> Row:
     """Measures a call whose memory is too small to count."""
     assert case.torchvision is not None
     return Row(case.op, case.name, "", case.dtype, *time_pair(case.ours, case.torchvision, rounds))
@@ -196,7 +196,7 @@ def markdown(machine: Machine, rows: list[Row], left_out: list[str]) -> str:
         "came out below a floor and were measured a second time, over more rounds, which counts.",
         "",
         f"{len(rows)} rows, {len(below)} below the floor of {FLOOR} ({NOISY_FLOOR} where rounds "
-        f"scatter across {FLOOR}) or above {MOST_MEMORY:.0f} times the memory. "
+        f"scatter across {FLOOR}) or above {MAX_MEMORY_RATIO:.0f} times the memory. "
         f"Median ratio {statistics.median(row.ratio for row in rows):.1f}.",
         "",
         "| op | case | layout | dtype | torchvision | detops | ratio | peak | memory |",
@@ -242,44 +242,44 @@ def run(only: list[str], output: Path | None, console: Console, messages: Consol
         ValueError: no op has such a name.
         ImportError: torchvision is missing.
     """
-    wanted = tuple(only)
+    prefixes = tuple(only)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows, left_out = _measure_all(wanted, messages)
+        rows, left_out = _measure_all(prefixes, messages)
     finally:
         torch.set_num_threads(before)
     if not rows:
-        raise ValueError(f"no corners of {', '.join(only)}; there are those of {', '.join(OPS)}")
-    machine = machine_of(torch.device("cpu"))
+        raise ValueError(f"no corners of {', '.join(only)}; expected one of {', '.join(OPS)}")
+    machine = describe_machine(torch.device("cpu"))
     table = markdown(machine, rows, left_out)
     console.print(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        stem = f"corners-{stem_of(machine)}"
+        stem = f"corners-{file_stem(machine)}"
         data = to_json(machine, rows, left_out)
         (output / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
         (output / f"{stem}.md").write_text(table)
 
 
-def _measure_all(wanted: tuple[str, ...], messages: Console) -> tuple[list[Row], list[str]]:
+def _measure_all(prefixes: tuple[str, ...], messages: Console) -> tuple[list[Row], list[str]]:
     """Measures all rows.
 
     A row below a floor is measured again after all others, over more rounds. The second result
     counts.
     """
     rows, left_out = [], []
-    todo: list[tuple[str, Callable[..., Row | None]]] = [
+    pending: list[tuple[str, Callable[..., Row | None]]] = [
         (
             f"{corner.op} {corner.direction}, {corner.name()} {corner.layout} {corner.dtype}",
             partial(measure, corner),
         )
-        for corner in corners(wanted)
+        for corner in corners(prefixes)
     ]
-    if not wanted or "tiny".startswith(wanted):
-        todo += [(f"{case.op}, {case.name}", partial(measure_tiny, case)) for case in tiny()]
+    if not prefixes or "tiny".startswith(prefixes):
+        pending += [(f"{case.op}, {case.name}", partial(measure_tiny, case)) for case in tiny()]
     below = []
-    for name, measured in todo:
+    for name, measured in pending:
         messages.print(name)
         row = measured()
         if row is None:
@@ -290,9 +290,9 @@ def _measure_all(wanted: tuple[str, ...], messages: Console) -> tuple[list[Row],
             rows.append(row)
     for name, measured in below:
         messages.print(f"{name}, again")
-        if (row := measured(rounds=ROUNDS_AGAIN)) is not None:
+        if (row := measured(rounds=REMEASURE_ROUNDS)) is not None:
             rows.append(replace(row, again=True))
     for op in OPS:
-        if not wanted or op.startswith(wanted):
+        if not prefixes or op.startswith(prefixes):
             left_out += gaps(op)
     return rows, left_out

@@ -78,7 +78,7 @@ LEVELS: dict[str, tuple] = {
     "side": (64, 512),
 }
 
-NAMED = (
+EXTRA_ROWS = (
     *(Corner("roi_align", channels=c, rois=20, sampling=s) for c in (1, 3) for s in (2, 0)),
     Corner("roi_align", channels=64, rois=4),
     Corner("roi_align", channels=256, rois=1, side=200),
@@ -132,7 +132,7 @@ def feasible(corner: Corner) -> bool:
 
 
 # Factor values that an op lacks by design.
-WITHOUT = {
+UNSUPPORTED = {
     ("roi_align_rotated", "dtype bfloat16"): "compared in float32 alone",
     ("roi_align_rotated", "sampling 0"): "compared with a fixed number of samples alone",
     ("roi_pool", "sampling 0"): "no sampling ratio",
@@ -144,7 +144,7 @@ WITHOUT = {
 
 def gaps(op: str) -> list[str]:
     """Returns one line per value, or pair of values, that no row of an op has."""
-    return [f"`{op}`: {WITHOUT.get((op, gap), f'no row has {gap}')}" for gap in covering(op)[1]]
+    return [f"`{op}`: {UNSUPPORTED.get((op, gap), f'no row has {gap}')}" for gap in covering(op)[1]]
 
 
 def covering(op: str) -> tuple[list[Corner], list[str]]:
@@ -157,21 +157,25 @@ def covering(op: str) -> tuple[list[Corner], list[str]]:
     values = [LEVELS[name] for name in names]
     every = [Corner(op, **dict(zip(names, row, strict=True))) for row in product(*values)]
     rows = [corner for corner in every if feasible(corner)]
-    place = torch.tensor(
+    level = torch.tensor(
         [[LEVELS[n].index(getattr(corner, n)) for n in names] for corner in rows]
     ).view(-1, len(names))
-    most = max(map(len, values))
+    max_levels = max(map(len, values))
     pairs = list(combinations(range(len(names)), 2))
     ids = torch.stack(
-        [(i * most + place[:, a]) * most + place[:, b] for i, (a, b) in enumerate(pairs)], 1
+        [
+            (i * max_levels + level[:, a]) * max_levels + level[:, b]
+            for i, (a, b) in enumerate(pairs)
+        ],
+        1,
     )
-    met = torch.ones(len(pairs) * most * most, dtype=torch.bool)
-    met[ids.flatten()] = False
+    covered = torch.ones(len(pairs) * max_levels * max_levels, dtype=torch.bool)
+    covered[ids.flatten()] = False
     chosen = []
-    while not bool(met.all()):
-        best = int((~met[ids]).sum(1).argmax())
+    while not bool(covered.all()):
+        best = int((~covered[ids]).sum(1).argmax())
         chosen.append(rows[best])
-        met[ids[best]] = True
+        covered[ids[best]] = True
     reached = set(ids.flatten().tolist())
     present = [{getattr(corner, name) for corner in rows} for name in names]
     missing = [
@@ -185,7 +189,9 @@ def covering(op: str) -> tuple[list[Corner], list[str]]:
         for i, (a, b) in enumerate(pairs)
         for k, x in enumerate(values[a])
         for m, y in enumerate(values[b])
-        if x in present[a] and y in present[b] and (i * most + k) * most + m not in reached
+        if x in present[a]
+        and y in present[b]
+        and (i * max_levels + k) * max_levels + m not in reached
     ]
     return chosen, missing
 
@@ -195,11 +201,11 @@ def corners(only: tuple[str, ...] = ()) -> Iterator[Corner]:
     for op in OPS:
         if only and not op.startswith(only):
             continue
-        yield from (corner for corner in NAMED if corner.op == op)
+        yield from (corner for corner in EXTRA_ROWS if corner.op == op)
         yield from covering(op)[0]
 
 
-def narrowed(corner: Corner) -> Corner:
+def shrunk(corner: Corner) -> Corner:
     """Returns the same row with a small feature map and few RoIs, for tests."""
     small: dict[str, Any] = {"side": min(corner.side, 24), "size": min(corner.size, 7), "images": 1}
     small |= {"rois": min(corner.rois, 3), "channels": min(corner.channels, 3)}

@@ -67,16 +67,16 @@ def cases(device: torch.device) -> Iterator[Case]:
             )
             flops = 2 * 9 * channels * channels // groups * height * width
 
-            given = (x, offset, weight, bias, mask)
+            arguments = (x, offset, weight, bias, mask)
             yield Case(
                 "deform_conv2d forward",
-                ours=lambda: run(ops.deform_conv2d, *given),  # noqa: B023
-                torchvision=lambda: run(torchvision.ops.deform_conv2d, *given),  # noqa: B023
+                ours=lambda: run(ops.deform_conv2d, *arguments),  # noqa: B023
+                torchvision=lambda: run(torchvision.ops.deform_conv2d, *arguments),  # noqa: B023
                 pytorch=lambda: F.conv2d(x, weight, bias, 1, 1, 1, groups),  # noqa: B023
                 flops=flops,
                 **sizes,
             )
-            leaves = [t if t is None else t.detach().requires_grad_() for t in given]
+            leaves = [t if t is None else t.detach().requires_grad_() for t in arguments]
             tensors = [t for t in leaves if t is not None]
             ours = run(ops.deform_conv2d, *leaves)
             theirs = run(torchvision.ops.deform_conv2d, *leaves)

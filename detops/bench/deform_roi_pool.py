@@ -19,21 +19,21 @@ SIZE, SAMPLING, GAMMA, STRIDE = 7, 2, 0.1, 16
 SIZES = ((512, 256, 50, 84), (64, 256, 50, 84), (512, 1, 50, 84), (1, 8, 10, 12))
 
 
-def plain_samples(input: Tensor, boxes: Tensor, moves: Tensor | None = None) -> Tensor:
+def plain_samples(input: Tensor, boxes: Tensor, shifts: Tensor | None = None) -> Tensor:
     """Samples one image with grid_sample into ``[1, C, K * rows, columns]``; pads with zeros.
 
-    ``moves`` ``[K, 2, rows, columns]`` are offsets in units of the box sides.
+    ``shifts`` ``[K, 2, rows, columns]`` are offsets in units of the box sides.
     """
     height, width = input.shape[2:]
     corner, side = boxes[:, 1:3] / STRIDE, (boxes[:, 3:] - boxes[:, 1:3]) / STRIDE
     steps = (torch.arange(SIZE * SAMPLING, device=input.device) + 0.5) / (SIZE * SAMPLING)
     y = steps.view(1, -1, 1).expand(len(boxes), -1, SIZE * SAMPLING)
     x = steps.view(1, 1, -1).expand_as(y)
-    places = torch.stack([x, y], -1)
-    if moves is not None:
-        places = places + moves.permute(0, 2, 3, 1)
-    places = corner[:, None, None] + places * side[:, None, None]
-    grid = 2 * places / places.new_tensor([width, height]) - 1
+    positions = torch.stack([x, y], -1)
+    if shifts is not None:
+        positions = positions + shifts.permute(0, 2, 3, 1)
+    positions = corner[:, None, None] + positions * side[:, None, None]
+    grid = 2 * positions / positions.new_tensor([width, height]) - 1
     return F.grid_sample(input, grid.view(1, -1, SIZE * SAMPLING, 2), align_corners=False)
 
 
@@ -44,8 +44,8 @@ def by_rois(bins: Tensor, rois: int) -> Tensor:
 
 def plain_deform_roi_pool(input: Tensor, boxes: Tensor, offset: Tensor) -> Tensor:
     """Pools one image: samples everything at once, then averages."""
-    moves = (GAMMA * offset).repeat_interleave(SAMPLING, 2).repeat_interleave(SAMPLING, 3)
-    samples = plain_samples(input, boxes, moves)
+    shifts = (GAMMA * offset).repeat_interleave(SAMPLING, 2).repeat_interleave(SAMPLING, 3)
+    samples = plain_samples(input, boxes, shifts)
     return by_rois(F.avg_pool2d(samples, SAMPLING), len(boxes))
 
 
@@ -70,14 +70,14 @@ def cases(device: torch.device) -> Iterator[Case]:
         output, their_output = ours(*leaves), plain(*leaves)
         grad = torch.randn(output.shape, generator=generator).to(device)
         name = f"{rois} RoIs {SIZE}x{SIZE}, {channels} x {height} x {width}"
-        moved = 4 * (x.numel() + grad.numel())
+        traffic = 4 * (x.numel() + grad.numel())
         samples = grad.numel() * SAMPLING**2
         yield Case(
             "deform_roi_pool forward",
             name,
             lambda: ours(x, offset),  # noqa: B023
             pytorch=lambda: plain(x, offset),  # noqa: B023
-            bytes=moved,
+            bytes=traffic,
             flops=8 * samples,
             quick=rois == 64,
         )
@@ -86,6 +86,6 @@ def cases(device: torch.device) -> Iterator[Case]:
             name,
             gradients(output, leaves, grad),
             pytorch=gradients(their_output, leaves, grad),
-            bytes=2 * moved,
+            bytes=2 * traffic,
             flops=16 * samples,
         )

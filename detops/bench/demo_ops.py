@@ -113,8 +113,8 @@ def _lltm(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]
             with torch.backends.cudnn.flags(enabled=cudnn):
                 return lstm(x)[0]  # noqa: B023
 
-        def cell(of: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
-            return torch.add(*of(x[0], weights, bias, h, c))  # noqa: B023
+        def cell(function: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+            return torch.add(*function(x[0], weights, bias, h, c))  # noqa: B023
 
         size = f"batch {rows}, {inputs} inputs, {state} states"
         name = f"{steps} steps, {size}"
@@ -131,10 +131,16 @@ def _lltm(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]
         for count, case, call, other, parameters in versions:
             op = "lltm" if count > 1 else "lltm_cell"
             flops = 2 * count * rows * 3 * state * (state + inputs)
-            least = 4 * count * rows * (inputs + state)
+            min_bytes = 4 * count * rows * (inputs + state)
             quick = steps == 100 and parameters is own
             yield Case(
-                f"{op} forward", case, call, pytorch=other, flops=flops, bytes=least, quick=quick
+                f"{op} forward",
+                case,
+                call,
+                pytorch=other,
+                flops=flops,
+                bytes=min_bytes,
+                quick=quick,
             )
             # The backward pass computes gradients of the weights and of all states except the
             # first, not of x.
@@ -144,6 +150,6 @@ def _lltm(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]
                 _with_backward(call, own),
                 pytorch=_with_backward(other, parameters),
                 flops=2 * flops + 2 * rows * 3 * state * state * (count - 1),
-                bytes=2 * least,
+                bytes=2 * min_bytes,
                 quick=quick,
             )

@@ -23,11 +23,13 @@ def plain_heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Te
     points, scores = [], []
     for cells, box in zip(maps, boxes, strict=True):
         side = (box[2:] - box[:2]).clamp(min=1)
-        wide, high = side.ceil().int().tolist()
-        enlarged = F.interpolate(cells[None], (high, wide), mode="bicubic", align_corners=False)[0]
+        width, height = side.ceil().int().tolist()
+        enlarged = F.interpolate(cells[None], (height, width), mode="bicubic", align_corners=False)[
+            0
+        ]
         best, at = enlarged.flatten(1).max(1)
-        place = torch.stack([at % wide, at // wide], 1) + 0.5
-        xy = box[:2] + place * side / torch.tensor([wide, high], device=box.device)
+        position = torch.stack([at % width, at // width], 1) + 0.5
+        xy = box[:2] + position * side / torch.tensor([width, height], device=box.device)
         points.append(torch.cat([xy, torch.ones_like(xy[:, :1])], 1))
         scores.append(best)
     return torch.stack(points), torch.stack(scores)

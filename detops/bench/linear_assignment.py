@@ -23,9 +23,9 @@ def by_scipy(cost: Tensor) -> Tensor:
     from scipy.optimize import linear_sum_assignment
 
     objects = torch.full(cost.shape[:2], -1)
-    for of_image, matrix in zip(objects, cost.cpu(), strict=True):
+    for assignment, matrix in zip(objects, cost.cpu(), strict=True):
         rows, columns = linear_sum_assignment(matrix)
-        of_image[torch.as_tensor(rows)] = torch.as_tensor(columns)
+        assignment[torch.as_tensor(rows)] = torch.as_tensor(columns)
     return objects
 
 
@@ -49,8 +49,8 @@ def matcher_costs(
         targets = uniform(generator, objects)[0]
         found = uniform(generator, queries)[0]
         if trained:
-            near = torch.randint(objects, (queries,), generator=generator)
-            found = targets[near] + 8 * torch.randn(queries, 4, generator=generator)
+            nearest = torch.randint(objects, (queries,), generator=generator)
+            found = targets[nearest] + 8 * torch.randn(queries, 4, generator=generator)
         distance = torch.cdist(found, targets, p=1) / 1000
         classes = torch.rand(queries, objects, generator=generator)
         costs.append(5 * distance - classes - 2 * plain_iou(found, targets))

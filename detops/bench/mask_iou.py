@@ -21,8 +21,8 @@ SIZES = ((100, 20, 800, 1333), (100, 100, 200, 304), (300, 300, 28, 28), (4, 3, 
 def plain_mask_iou(masks1: Tensor, masks2: Tensor) -> Tensor:
     """Computes mask IoU with a matrix product."""
     a, b = masks1.flatten(1).float(), masks2.flatten(1).float()
-    meet = a @ b.T
-    return meet / (a.sum(1)[:, None] + b.sum(1) - meet).clamp(min=1)
+    intersection = a @ b.T
+    return intersection / (a.sum(1)[:, None] + b.sum(1) - intersection).clamp(min=1)
 
 
 def plain_mask_nms(masks: Tensor, scores: Tensor, threshold: float) -> Tensor:

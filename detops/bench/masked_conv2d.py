@@ -34,13 +34,13 @@ def cases(device: torch.device) -> Iterator[Case]:
         noise = torch.rand(1, 1, height // 4 + 1, width // 4 + 1, generator=generator)
         noise = F.interpolate(noise, (height, width), mode="bilinear")[:, 0]
         mask = (noise > noise.quantile(1 - percent / 100)).to(device)
-        places = int(mask.sum())
+        active = int(mask.sum())
         yield Case(
             "masked_conv2d",
             f"{channels} to {outputs} channels, {height} x {width}, {percent}% of the places",
             lambda: ops.masked_conv2d(x, mask, weight, bias, padding=1),  # noqa: B023
             pytorch=lambda: plain_masked_conv2d(x, mask, weight, bias),  # noqa: B023
             bytes=4 * (weight.numel() + outputs * mask.numel()),
-            flops=2 * 9 * channels * outputs * places,
+            flops=2 * 9 * channels * outputs * active,
             quick=channels == 8,
         )

@@ -31,11 +31,11 @@ def _run_lengths(name: str, masks: Tensor, quick: bool = False) -> Iterator[Case
         coco = None
     columns = masks.mT.contiguous()
     readable = columns.cpu().view(torch.uint8).permute(2, 1, 0).numpy()
-    for layout, given in (("rows", masks), ("columns", columns.mT)):
+    for layout, inputs in (("rows", masks), ("columns", columns.mT)):
         yield Case(
             "masks_to_rle against pycocotools",
             name,
-            lambda: ops.masks_to_rle(given),  # noqa: B023
+            lambda: ops.masks_to_rle(inputs),  # noqa: B023
             pytorch=coco and (lambda: coco.encode(readable)),
             layout=layout,
             dtype="bool",
@@ -77,9 +77,9 @@ def cases(device: torch.device) -> Iterator[Case]:
         quick=True,
     )
     yield from _run_lengths(f"{count} x {HEIGHT} x {WIDTH:,}", pasted, quick=True)
-    few = torch.zeros(4, 4 * HEIGHT, 4 * WIDTH, dtype=torch.bool, device=device)
-    few[:, 500:2500, 700:4000] = True
-    yield from _run_lengths(f"4 x {4 * HEIGHT:,} x {4 * WIDTH:,}", few)
+    large = torch.zeros(4, 4 * HEIGHT, 4 * WIDTH, dtype=torch.bool, device=device)
+    large[:, 500:2500, 700:4000] = True
+    yield from _run_lengths(f"4 x {4 * HEIGHT:,} x {4 * WIDTH:,}", large)
     noise = torch.rand(10, HEIGHT, WIDTH, generator=generator).to(device) > 0.5
     yield from _run_lengths(f"10 x {HEIGHT} x {WIDTH:,} of noise", noise)
     small = ops.paste_masks_in_image(masks, boxes * (CELLS / WIDTH), (CELLS, CELLS))

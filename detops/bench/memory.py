@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import _C
 
-FORGET = Path("/proc/self/clear_refs")
+CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 def resident() -> int:
@@ -17,19 +17,19 @@ def resident() -> int:
     return _status("VmRSS")
 
 
-def most_resident() -> int:
-    """Returns the peak resident bytes since the start or the last `forget_most`."""
+def peak_resident() -> int:
+    """Returns the peak resident bytes since the start or the last `reset_peak`."""
     return _status("VmHWM")
 
 
-def forget_most() -> int:
+def reset_peak() -> int:
     """Resets the peak to the bytes resident now, and returns them.
 
     All free memory is first returned to the system, so memory that is reused counts as growth.
     """
     _C.release_arena()
     ctypes.CDLL(None).malloc_trim(0)
-    FORGET.write_text("5")
+    CLEAR_REFS.write_text("5")
     return resident()
 
 

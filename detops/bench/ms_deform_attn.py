@@ -58,13 +58,13 @@ def cases(device: torch.device) -> Iterator[Case]:
         queries = len(centre)
         shape = (images, queries, HEADS, levels, POINTS)
         offsets = torch.randn(*shape, 2, generator=generator).to(device) * 3
-        places = centre.to(device)[:, None, None, None] + offsets / shapes.flip(1)[:, None]
+        locations = centre.to(device)[:, None, None, None] + offsets / shapes.flip(1)[:, None]
         weights = torch.randn(shape, generator=generator).to(device)
         weights = weights.flatten(3).softmax(-1).view(shape)
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             value = torch.randn(images, count, HEADS, CHANNELS, generator=generator)
             value = value.to(device, dtype)
-            inputs = [value, places, weights]
+            inputs = [value, locations, weights]
             leaves = [t.clone().requires_grad_() for t in inputs]
             wide = value.float()  # grid_sample requires the same dtype for feature maps and grid
 
@@ -78,8 +78,8 @@ def cases(device: torch.device) -> Iterator[Case]:
             grad = grad.to(device, dtype)
             output, their_output = ours(*leaves), plain(*leaves)
             size = value.element_size()
-            samples = places.numel() // 2
-            moved = size * (value.numel() + grad.numel()) + 4 * 3 * samples
+            samples = locations.numel() // 2
+            traffic = size * (value.numel() + grad.numel()) + 4 * 3 * samples
             case = f"{images} images, {name}, {levels} levels, {HEADS} heads"
             kind = str(dtype).removeprefix("torch.")
             quick = queries == 900 and dtype == torch.float32
@@ -89,7 +89,7 @@ def cases(device: torch.device) -> Iterator[Case]:
                 lambda: ours(*inputs),  # noqa: B023
                 pytorch=lambda: plain(wide, *inputs[1:]),  # noqa: B023
                 dtype=kind,
-                bytes=moved,
+                bytes=traffic,
                 flops=2 * 4 * samples * CHANNELS,
                 quick=quick,
             )
@@ -99,7 +99,7 @@ def cases(device: torch.device) -> Iterator[Case]:
                 gradients(output, leaves, grad),
                 pytorch=gradients(their_output, leaves, grad),
                 dtype=kind,
-                bytes=2 * moved,
+                bytes=2 * traffic,
                 flops=2 * 2 * 4 * samples * CHANNELS,
                 quick=quick,
             )

@@ -46,17 +46,17 @@ def _limited(generator: torch.Generator, device: torch.device) -> Iterator[Case]
     """Yields NMS with a score threshold and an output limit, against filtering, NMS and slicing."""
     from torchvision.ops import nms
 
-    def theirs(boxes: Tensor, scores: Tensor, least: float, most: int) -> Tensor:
-        index = (scores > least).nonzero()[:, 0]
-        return index[nms(boxes[index], scores[index], 0.7)][:most]
+    def theirs(boxes: Tensor, scores: Tensor, min_score: float, max_output: int) -> Tensor:
+        index = (scores > min_score).nonzero()[:, 0]
+        return index[nms(boxes[index], scores[index], 0.7)][:max_output]
 
-    for count, least, most in ((10, 0.5, 3), (10_000, 0.5, 100), (100_000, 0.9, 300)):
+    for count, min_score, max_output in ((10, 0.5, 3), (10_000, 0.5, 100), (100_000, 0.9, 300)):
         boxes, scores = (t.to(device) for t in clustered(generator, count))
         yield Case(
             "nms",
-            f"{count:,} clustered, 0.7, {most} above {least}",
-            lambda: ops.nms(boxes, scores, 0.7, score_threshold=least, max_output=most),  # noqa: B023
-            lambda: theirs(boxes, scores, least, most),  # noqa: B023
+            f"{count:,} clustered, 0.7, {max_output} above {min_score}",
+            lambda: ops.nms(boxes, scores, 0.7, score_threshold=min_score, max_output=max_output),  # noqa: B023
+            lambda: theirs(boxes, scores, min_score, max_output),  # noqa: B023
             bytes=count * BYTES_PER_BOX,
             quick=count == 10_000,
         )
@@ -143,22 +143,22 @@ def cases(device: torch.device) -> Iterator[Case]:
 
     for count in (25_000, 100_000):
         boxes, scores = (t.to(device) for t in uniform(generator, count))
-        picture = torch.randint(0, count // 1000, (count, 1), generator=generator)
-        for name, given in (
+        image = torch.randint(0, count // 1000, (count, 1), generator=generator)
+        for name, test_boxes in (
             ("disjoint", _disjoint(count).to(device)),
             ("uniform", boxes),
-            ("uniform, 1,000 a megapixel", boxes + 1000 * picture.to(device)),
+            ("uniform, 1,000 a megapixel", boxes + 1000 * image.to(device)),
         ):
             for threshold in (0.0, 1e-40, 0.01):
                 theirs = threshold == 0 and count == 25_000
-                yield _one_class(name, given, scores, threshold, theirs)
+                yield _one_class(name, test_boxes, scores, threshold, theirs)
 
-    for count, most in ((1000, 1000), (10_000, 1000), (10_000, 10_000)):
+    for count, max_output in ((1000, 1000), (10_000, 1000), (10_000, 10_000)):
         boxes, scores = (t.to(device) for t in clustered(generator, count))
         yield Case(
             "nms_padded",
-            f"{count:,} clustered, 0.7, at most {most:,}",
-            lambda: ops.nms_padded(boxes, scores, 0.7, most),  # noqa: B023
+            f"{count:,} clustered, 0.7, at most {max_output:,}",
+            lambda: ops.nms_padded(boxes, scores, 0.7, max_output),  # noqa: B023
             bytes=count * BYTES_PER_BOX,
             quick=count == 1000,
         )

@@ -63,8 +63,8 @@ def plain_convex_areas(sets: Tensor, quads: Tensor) -> tuple[Tensor, Tensor, Ten
     second = sets[..., None, :, :].expand(*batch, 9, 9, 2).flatten(-3, -2)
     sides = _hull_sides(sets).flatten(-2)
     after = quads.roll(-1, -2)
-    of_sides = _within(first, second, quads, after, None) * sides
-    common = (of_sides.sum(-1) + _within(quads, after, first, second, sides).sum(-1)) / 2
+    side_integrals = _within(first, second, quads, after, None) * sides
+    common = (side_integrals.sum(-1) + _within(quads, after, first, second, sides).sum(-1)) / 2
     areas = ((_cross(first, second) * sides).sum(-1) + _cross(quads, after).sum(-1)) / 2
     both = torch.cat([sets, quads], -2)
     around = _cross(both[..., :, None, :], both[..., None, :, :]) * _hull_sides(both)
@@ -233,13 +233,13 @@ def cases(device: torch.device) -> Iterator[Case]:
             quick=count == 50,
         )
     for points, count in ((100, 5), (20_000, 100)):
-        places = (torch.rand(points, 2, generator=generator) * 1000).to(device)
+        positions = (torch.rand(points, 2, generator=generator) * 1000).to(device)
         polygons = _quads(generator, count).to(device)
         yield Case(
             "points_in_polygons",
             f"{points:,} x {count}",
-            lambda: ops.points_in_polygons(places, polygons),  # noqa: B023
-            pytorch=lambda: plain_points_in_polygons(places, polygons),  # noqa: B023
+            lambda: ops.points_in_polygons(positions, polygons),  # noqa: B023
+            pytorch=lambda: plain_points_in_polygons(positions, polygons),  # noqa: B023
             bytes=points * count + 8 * points,
             flops=40 * points * count,
             quick=points == 100,

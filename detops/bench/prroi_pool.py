@@ -49,13 +49,13 @@ def cases(device: torch.device) -> Iterator[Case]:
         output, their_output = ours(*leaves), plain_prroi_pool(*leaves)
         grad = torch.randn(output.shape, generator=generator).to(device)
         name = f"{rois} RoIs {SIZE}x{SIZE}, {channels} x {height} x {width}"
-        moved = 4 * (x.numel() + grad.numel())
+        traffic = 4 * (x.numel() + grad.numel())
         yield Case(
             "prroi_pool forward",
             name,
             lambda: ours(x, boxes),  # noqa: B023
             pytorch=lambda: plain_prroi_pool(x, boxes),  # noqa: B023
-            bytes=moved,
+            bytes=traffic,
             quick=rois == 32,
         )
         yield Case(
@@ -63,5 +63,5 @@ def cases(device: torch.device) -> Iterator[Case]:
             name,
             gradients(output, leaves, grad),
             pytorch=gradients(their_output, leaves, grad),
-            bytes=2 * moved,
+            bytes=2 * traffic,
         )

@@ -29,13 +29,13 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def family_of(op: str) -> str:
+def op_family(op: str) -> str:
     """Returns the family whose table contains an op."""
-    found = [name for name, beginnings in FAMILIES.items() if op.startswith(beginnings)]
+    found = [name for name, prefixes in FAMILIES.items() if op.startswith(prefixes)]
     return found[0] if found else "Others"
 
 
-def stem_of(machine: Machine) -> str:
+def file_stem(machine: Machine) -> str:
     """Returns a machine's name in a form fit for file names."""
     return re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-")
 
@@ -111,21 +111,25 @@ def from_json(data: dict[str, Any], device: str) -> tuple[Machine, list[Result]]
 def markdown(machine: Machine, results: list[Result]) -> str:
     """Formats the table, with the ratio of medians at the lowest thread count."""
     threads = sorted(results[0].ours)
-    few, many = threads[0], threads[-1]
+    min_threads, max_threads = threads[0], threads[-1]
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     lines = [
         f"{machine.name}; {versions}. Medians in milliseconds"
-        + (f" on {few} thread{'s' * (few > 1)}." if machine.device == "cpu" else ".")
+        + (
+            f" on {min_threads} thread{'s' * (min_threads > 1)}."
+            if machine.device == "cpu"
+            else "."
+        )
         + " Ratio: torchvision's time over ours, or PyTorch's where torchvision has no such op."
         + f" Limit: the time that reading the inputs and writing the outputs once takes at the "
-        f"measured {machine.bandwidth[few] / 1e9:.1f} GB/s, or the arithmetic at the measured "
-        f"{machine.peak[few] / 1e9:.0f} GFLOP/s, whichever is longer, and how much of our time "
-        "that is.",
+        f"measured {machine.bandwidth[min_threads] / 1e9:.1f} GB/s, or the arithmetic at the "
+        f"measured {machine.peak[min_threads] / 1e9:.0f} GFLOP/s, whichever is longer, and how "
+        "much of our time that is.",
         "",
     ]
     head = ["op", "case", "layout", "dtype", "PyTorch", "torchvision", "detops", "ratio", "limit"]
-    if many != few:
-        head += [f"detops, {many} threads", "gain"]
+    if max_threads != min_threads:
+        head += [f"detops, {max_threads} threads", "gain"]
     for family, rows in by_family(results).items():
         lines += [
             f"### {family}",
@@ -133,26 +137,29 @@ def markdown(machine: Machine, results: list[Result]) -> str:
             " | ".join(["", *head, ""]).strip(),
             "|---" * len(head) + "|",
         ]
-        lines += [_row(r, machine, few, many) for r in rows] + [""]
+        lines += [_row(r, machine, min_threads, max_threads) for r in rows] + [""]
     return "\n".join(lines)
 
 
-def _row(r: Result, machine: Machine, few: int, many: int) -> str:
-    ratio, limit = _ratio(r, few), _limit(r, machine, few)
-    op, *words = r.case.op.split()
+def _row(r: Result, machine: Machine, min_threads: int, max_threads: int) -> str:
+    ratio, limit = _ratio(r, min_threads), _limit(r, machine, min_threads)
+    op, *suffix = r.case.op.split()
     row = [
-        " ".join([f"`{op}`", *words]),
+        " ".join([f"`{op}`", *suffix]),
         r.case.name,
         r.case.layout,
         r.case.dtype,
-        _milliseconds(r.pytorch.get(few)),
-        _milliseconds(r.torchvision.get(few)),
-        _milliseconds(r.ours[few]),
+        _milliseconds(r.pytorch.get(min_threads)),
+        _milliseconds(r.torchvision.get(min_threads)),
+        _milliseconds(r.ours[min_threads]),
         "-" if ratio is None else f"**{ratio:,.0f}x**" if ratio >= 10 else f"**{ratio:.1f}x**",
-        f"{_milliseconds(limit)} ({100 * limit / r.ours[few]:.0f}%)",
+        f"{_milliseconds(limit)} ({100 * limit / r.ours[min_threads]:.0f}%)",
     ]
-    if many != few:
-        row += [_milliseconds(r.ours[many]), f"{r.ours[few] / r.ours[many]:.2f}x"]
+    if max_threads != min_threads:
+        row += [
+            _milliseconds(r.ours[max_threads]),
+            f"{r.ours[min_threads] / r.ours[max_threads]:.2f}x",
+        ]
     return "| " + " | ".join(row) + " |"
 
 
@@ -160,7 +167,7 @@ def by_family(results: list[Result]) -> dict[str, list[Result]]:
     """Groups results by family, in the order of ``FAMILIES``, without empty families."""
     families: dict[str, list[Result]] = {name: [] for name in [*FAMILIES, "Others"]}
     for result in results:
-        families[family_of(result.case.op)].append(result)
+        families[op_family(result.case.op)].append(result)
     return {name: rows for name, rows in families.items() if rows}
 
 
@@ -170,16 +177,18 @@ def plot(results: list[Result], folder: Path) -> list[Path]:
     Raises:
         ImportError: matplotlib is missing.
     """
-    few = min(results[0].ours)
+    min_threads = min(results[0].ours)
     files = [_plot_times(results, folder)]
     for family, rows in by_family(results).items():
         ratios: dict[str, list[float]] = {}
         for r in rows:
-            if (ratio := _ratio(r, few)) is not None:
+            if (ratio := _ratio(r, min_threads)) is not None:
                 ratios.setdefault(r.case.op, []).append(ratio)
         if ratios:
             name = f"speedups-{family.split()[0].lower().strip(',')}.svg"
-            of = "torchvision, or PyTorch where it has no such op" + ", one thread" * (few == 1)
+            of = "torchvision, or PyTorch where it has no such op" + ", one thread" * (
+                min_threads == 1
+            )
             files.append(bars({"detops": ratios}, folder / name, f"times as fast as {of}"))
     return files
 
@@ -201,13 +210,13 @@ def bars(ratios: dict[str, dict[str, list[float]]], path: Path, label: str) -> P
         for i, name in enumerate(names):
             if name not in values:
                 continue
-            place, middle = i + k * height, statistics.median(values[name])
+            position, median = i + k * height, statistics.median(values[name])
             colour = SERIES[k % len(SERIES)]
-            axis.barh(place, middle, height * 0.9, color=colour, label=legend)
+            axis.barh(position, median, height * 0.9, color=colour, label=legend)
             legend = None  # one entry for all bars of a series
-            axis.plot([min(values[name]), max(values[name])], [place] * 2, color="black", lw=0.8)
-            shown = f" {middle:,.0f}x" if middle >= 10 else f" {middle:.1f}x"
-            axis.text(max(values[name]), place, shown, va="center", fontsize=8)
+            axis.plot([min(values[name]), max(values[name])], [position] * 2, color="black", lw=0.8)
+            shown = f" {median:,.0f}x" if median >= 10 else f" {median:.1f}x"
+            axis.text(max(values[name]), position, shown, va="center", fontsize=8)
     axis.set_yticks([i + (len(ratios) - 1) * height / 2 for i in range(len(names))], names)
     axis.set(xscale="log", xlabel=label)
     axis.xaxis.set_major_formatter("{x:,g}x")
@@ -248,14 +257,16 @@ def _plot_times(results: list[Result], folder: Path) -> Path:
     figure, axes = plt.subplots(1, max(1, len(names)), figsize=(4 * max(1, len(names)), 3.2))
     for axis, name in zip([axes] if len(names) < 2 else axes, names, strict=False):
         rows = [r for r in results if r.case.series == name]
-        few = min(rows[0].ours)
+        min_threads = min(rows[0].ours)
         for label, color, times in (
             ("PyTorch", PLAIN, [r.pytorch for r in rows]),
             ("torchvision", THEIRS, [r.torchvision for r in rows]),
             ("detops", OURS, [r.ours for r in rows]),
         ):
             points = [
-                (r.case.size, t[few] * 1e3) for r, t in zip(rows, times, strict=True) if few in t
+                (r.case.size, t[min_threads] * 1e3)
+                for r, t in zip(rows, times, strict=True)
+                if min_threads in t
             ]
             if points:
                 axis.loglog(*zip(*points, strict=True), "o-", color=color, label=label)

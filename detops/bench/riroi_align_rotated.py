@@ -25,20 +25,20 @@ SIZES = ((500, 256, 50, 84), (20, 256, 50, 84), (500, 8, 50, 84), (1, 16, 13, 21
 def plain_riroi_align_rotated(x: Tensor, rois: Tensor) -> Tensor:
     """Pools with rotated RoIAlign, then interpolates between two orders of the orientations."""
     # riroi_align_rotated does not subtract half a pixel.
-    moved = rois + rois.new_tensor([0, 0.5 / SCALE, 0.5 / SCALE, 0, 0, 0])
-    pooled = plain_roi_align_rotated(x, moved, SIZE, SCALE, 2)
+    shifted = rois + rois.new_tensor([0, 0.5 / SCALE, 0.5 / SCALE, 0, 0, 0])
+    pooled = plain_roi_align_rotated(x, shifted, SIZE, SCALE, 2)
     pooled = pooled.unflatten(1, (-1, ORIENTATIONS))
-    turns = rois[:, 5] * (ORIENTATIONS / 360)
-    whole = turns.floor()
-    share = (turns - whole).view(-1, 1, 1, 1, 1)
-    order = torch.arange(ORIENTATIONS, device=x.device) - whole.long().unsqueeze(1)
+    shift = rois[:, 5] * (ORIENTATIONS / 360)
+    whole_shift = shift.floor()
+    fraction = (shift - whole_shift).view(-1, 1, 1, 1, 1)
+    order = torch.arange(ORIENTATIONS, device=x.device) - whole_shift.long().unsqueeze(1)
 
     def switched(order: Tensor) -> Tensor:
         return pooled.gather(
             2, (order % ORIENTATIONS).view(-1, 1, ORIENTATIONS, 1, 1).expand_as(pooled)
         )
 
-    return ((1 - share) * switched(order) + share * switched(order + 1)).flatten(1, 2)
+    return ((1 - fraction) * switched(order) + fraction * switched(order + 1)).flatten(1, 2)
 
 
 def cases(device: torch.device) -> Iterator[Case]:

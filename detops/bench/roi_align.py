@@ -23,16 +23,19 @@ def plain_roi_align(x: Tensor, rois: Tensor, size: int, scale: float, ratio: int
     height, width = x.shape[2:]
     low, high = rois[:, 1:3] * scale, rois[:, 3:5] * scale
     step = (high - low).clamp(min=1) / (size * ratio)
-    place = torch.arange(size * ratio, device=x.device) + 0.5
-    at = (low[:, None] + step[:, None] * place[:, None]).unbind(2)  # x and y, [K, size * ratio]
+    position = torch.arange(size * ratio, device=x.device) + 0.5
+    at = (low[:, None] + step[:, None] * position[:, None]).unbind(2)  # x and y, [K, size * ratio]
     taps = []
     for coordinate, limit in zip(at, (width, height), strict=True):
         inside = (coordinate >= -1) & (coordinate <= limit)
         coordinate = coordinate.clamp(0, limit - 1)
         first = coordinate.floor().long().clamp(max=max(0, limit - 2))
-        part = coordinate - first
+        fraction = coordinate - first
         taps.append(
-            ((first, (1 - part) * inside), ((first + 1).clamp(max=limit - 1), part * inside))
+            (
+                (first, (1 - fraction) * inside),
+                ((first + 1).clamp(max=limit - 1), fraction * inside),
+            )
         )
     pooled: Any = 0
     for column, column_weight in taps[0]:
@@ -49,14 +52,14 @@ def random_rois(
     count: int,
     width: int,
     height: int,
-    least: float,
-    most: float,
+    min_side: float,
+    max_side: float,
     images: int = 1,
 ) -> Tensor:
-    """Returns RoIs centred anywhere on the feature map, with sides from ``least`` to ``most``."""
+    """Returns RoIs centred anywhere on the feature map, sides ``min_side`` to ``max_side``."""
     extent = torch.tensor([width, height]) / SCALE
     centre = torch.rand(count, 2, generator=generator) * extent
-    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    side = min_side + torch.rand(count, 2, generator=generator) * (max_side - min_side)
     image = torch.arange(count).view(-1, 1) % images
     return torch.cat([image, centre - side / 2, centre + side / 2], 1)
 
@@ -148,7 +151,7 @@ def _multiscale(device: torch.device, generator: torch.Generator) -> Iterator[Ca
     shapes = ((200, 336), (100, 168), (50, 84), (25, 42))
     for count, size in ((1000, 7), (100, 14)):
         boxes = [proposals(generator, count, 1333, 800).to(device)]
-        pictures = [(800, 1333)]
+        image_sizes = [(800, 1333)]
         for last in (False, True):
             form = torch.channels_last if last else torch.contiguous_format
             maps = {
@@ -170,12 +173,12 @@ def _multiscale(device: torch.device, generator: torch.Generator) -> Iterator[Ca
             yield Case(
                 "multiscale_roi_align forward",
                 name,
-                lambda: ours(frozen, boxes, pictures),  # noqa: B023
-                lambda: theirs(frozen, boxes, pictures),  # noqa: B023
+                lambda: ours(frozen, boxes, image_sizes),  # noqa: B023
+                lambda: theirs(frozen, boxes, image_sizes),  # noqa: B023
                 quick=size == 7 and last,
                 **common,
             )
-            pooled, their_pooled = ours(maps, boxes, pictures), theirs(maps, boxes, pictures)
+            pooled, their_pooled = ours(maps, boxes, image_sizes), theirs(maps, boxes, image_sizes)
             grad = torch.randn(pooled.shape, device=device)
             yield Case(
                 "multiscale_roi_align backward",

@@ -39,13 +39,13 @@ def cases(device: torch.device) -> Iterator[Case]:
         output, their_output = ours(leaf), plain(leaf)
         grad = torch.randn(output.shape, generator=generator).to(device)
         name = f"{rois} RoIs {SIZE}x{SIZE}, {channels} x {height} x {width}"
-        moved = 4 * (x.numel() + grad.numel())
+        traffic = 4 * (x.numel() + grad.numel())
         yield Case(
             "roi_align_max forward",
             name,
             lambda: ours(x),  # noqa: B023
             pytorch=lambda: plain(x),  # noqa: B023
-            bytes=moved,
+            bytes=traffic,
             flops=8 * grad.numel() * SAMPLING**2,
             quick=rois == 64,
         )
@@ -54,6 +54,6 @@ def cases(device: torch.device) -> Iterator[Case]:
             name,
             gradients(output, leaf, grad),
             pytorch=gradients(their_output, leaf, grad),
-            bytes=moved,
+            bytes=traffic,
             flops=8 * grad.numel(),
         )

@@ -25,10 +25,10 @@ SIZE = 7
 def plain_roi_align_rotated(x: Tensor, rois: Tensor, size: int, scale: float, ratio: int) -> Tensor:
     """Computes it for one image in plain PyTorch: grid_sample of all samples, then the mean."""
     height, width = x.shape[2:]
-    place = (torch.arange(size * ratio, device=x.device) + 0.5) / (size * ratio) - 0.5
+    position = (torch.arange(size * ratio, device=x.device) + 0.5) / (size * ratio) - 0.5
     centre_x, centre_y, w, h, angle = (column.view(-1, 1, 1) for column in rois[:, 1:].unbind(1))
     cos, sin = (angle * (math.pi / 180)).cos(), (angle * (math.pi / 180)).sin()
-    across, down = place * w * scale, place.view(-1, 1) * h * scale
+    across, down = position * w * scale, position.view(-1, 1) * h * scale
     at_x = across * cos + down * sin + centre_x * scale
     at_y = down * cos - across * sin + centre_y * scale
     grid = torch.stack([at_x * (2 / width) - 1, at_y * (2 / height) - 1], 3).flatten(0, 1)

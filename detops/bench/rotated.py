@@ -42,12 +42,15 @@ def plain_rotated_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     side_a, side_b = a.roll(-1, 1) - a, b.roll(-1, 1) - b
     within_a = (_cross(side_a[:, None], b[:, :, None] - a[:, None]) >= 0).all(2)
     within_b = (_cross(side_b[:, None], a[:, :, None] - b[:, None]) >= 0).all(2)
-    apart, turn = b[:, None] - a[:, :, None], _cross(side_a[:, :, None], side_b[:, None])
-    t, s = _cross(apart, side_b[:, None]) / turn, _cross(apart, side_a[:, :, None]) / turn
+    offset, turn = b[:, None] - a[:, :, None], _cross(side_a[:, :, None], side_b[:, None])
+    t, s = _cross(offset, side_b[:, None]) / turn, _cross(offset, side_a[:, :, None]) / turn
     crossing = ((t >= 0) & (t <= 1) & (s >= 0) & (s <= 1)).flatten(1)
     t = t.where(crossing.view_as(t), 0)
-    places = (a[:, :, None] + t[..., None] * side_a[:, :, None]).flatten(1, 2)
-    corners, real = torch.cat([a, b, places], 1), torch.cat([within_b, within_a, crossing], 1)
+    intersections = (a[:, :, None] + t[..., None] * side_a[:, :, None]).flatten(1, 2)
+    corners, real = (
+        torch.cat([a, b, intersections], 1),
+        torch.cat([within_b, within_a, crossing], 1),
+    )
     count = real.sum(1, keepdim=True).clamp(min=1)
     corners = corners - (corners * real[..., None]).sum(1, keepdim=True) / count[..., None]
     angle = torch.atan2(corners[..., 1], corners[..., 0]).masked_fill(~real, 9)

@@ -85,14 +85,14 @@ MODULES = (
     heatmaps_to_keypoints,
     demo_ops,
 )
-LEAST_SECONDS = 0.4  # minimum measurement per time: several calls, or one long call
+MIN_SECONDS = 0.4  # minimum measurement per time: several calls, or one long call
 WARM_UP_SECONDS = 0.15
 # A time is measured again if its interquartile range exceeds this fraction of the median, or if
 # more threads take longer than fewer: both suggest that other processes interfered.
-SCATTER, SLOWER, TRIES = 0.1, 1.1, 4
-COPIED = 1 << 26  # floats, far beyond any cache
-MULTIPLIED = 2048  # side of the matrices
-ON_GPU = 4  # factor for both on a GPU, to hide the launch overhead
+MAX_SCATTER, MAX_SLOWDOWN, MAX_TRIES = 0.1, 1.1, 4
+COPY_SIZE = 1 << 26  # floats, far beyond any cache
+MATMUL_SIDE = 2048  # side of the matrices
+GPU_FACTOR = 4  # factor for both on a GPU, to hide the launch overhead
 T = TypeVar("T")
 
 
@@ -117,15 +117,15 @@ class Result:
     pytorch: dict[int, float]
 
 
-def name_of(module: ModuleType) -> str:
+def module_name(module: ModuleType) -> str:
     """Returns the name that selects a module's benchmarks."""
     return module.__name__.rpartition(".")[2]
 
 
-def has_cases(module: ModuleType, word: str) -> bool:
-    """Returns whether ``word`` is the module's name, or matches the start of one of its ops."""
-    beginning = re.split("[ ,]", word)[0]
-    return word == name_of(module) or any(op.startswith(beginning) for op in module.OPS)
+def has_cases(module: ModuleType, name: str) -> bool:
+    """Returns whether ``name`` is the module's name, or matches the start of one of its ops."""
+    prefix = re.split("[ ,]", name)[0]
+    return name == module_name(module) or any(op.startswith(prefix) for op in module.OPS)
 
 
 def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False) -> Iterator[Case]:
@@ -133,27 +133,27 @@ def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False
 
     ``quick`` selects a subset.
     """
-    wanted = tuple(ops)
+    selected = tuple(ops)
     for module in MODULES:
         # Skips modules early: their inputs can take hundreds of megabytes to generate.
-        if wanted and not any(has_cases(module, word) for word in wanted):
+        if selected and not any(has_cases(module, name) for name in selected):
             continue
-        whole = not wanted or name_of(module) in wanted
+        whole_module = not selected or module_name(module) in selected
         for case in module.cases(device):
-            if (whole or case.op.startswith(wanted)) and (case.quick or not quick):
+            if (whole_module or case.op.startswith(selected)) and (case.quick or not quick):
                 yield case
 
 
-def steadiest(take: Callable[[], T], scatter: Callable[[T], float]) -> T:
-    """Measures up to `TRIES` times until the scatter is small, and returns the steadiest try.
+def steadiest(measure_once: Callable[[], T], scatter: Callable[[T], float]) -> T:
+    """Measures up to `MAX_TRIES` times until the scatter is small, and returns the steadiest try.
 
     Args:
-        take: measures once.
+        measure_once: measures once.
         scatter: returns the interquartile range of a try as a fraction of the median.
     """
-    tries = [take()]
-    while scatter(tries[-1]) > SCATTER and len(tries) < TRIES:
-        tries.append(take())
+    tries = [measure_once()]
+    while scatter(tries[-1]) > MAX_SCATTER and len(tries) < MAX_TRIES:
+        tries.append(measure_once())
     return min(tries, key=scatter)
 
 
@@ -165,11 +165,11 @@ def _median(call: Call, threads: int) -> float:
     while synchronised_clock() - began < WARM_UP_SECONDS:
         call()
     timer = Timer("call()", globals={"call": call}, num_threads=threads)
-    taken = steadiest(
-        lambda: timer.blocked_autorange(min_run_time=LEAST_SECONDS),
-        lambda taken: taken.iqr / taken.median,
+    timing = steadiest(
+        lambda: timer.blocked_autorange(min_run_time=MIN_SECONDS),
+        lambda timing: timing.iqr / timing.median,
     )
-    return taken.median
+    return timing.median
 
 
 def measure(case: Case, threads: Iterable[int]) -> Result:
@@ -181,7 +181,7 @@ def measure(case: Case, threads: Iterable[int]) -> Result:
             if case.torchvision is not None:
                 result.torchvision[count] = _median(case.torchvision, count)
             result.ours[count] = _median(case.ours, count)
-            if result.ours[count] > SLOWER * min(result.ours.values()):
+            if result.ours[count] > MAX_SLOWDOWN * min(result.ours.values()):
                 result.ours[count] = min(result.ours[count], _median(case.ours, count))
             if case.pytorch is not None:
                 result.pytorch[count] = _median(case.pytorch, count)
@@ -203,7 +203,7 @@ def _device_name(device: torch.device) -> str:
     return f"{name.strip()}, {_C.cpu_isa()}"
 
 
-def machine_of(device: torch.device) -> Machine:
+def describe_machine(device: torch.device) -> Machine:
     """Returns the names and versions, without measuring."""
     import torchvision
 
@@ -220,15 +220,15 @@ def machine_of(device: torch.device) -> Machine:
 
 def measure_machine(device: torch.device, threads: Iterable[int]) -> Machine:
     """Measures bandwidth with a large copy, and peak with a large matrix product."""
-    machine = machine_of(device)
-    copied, side = COPIED, MULTIPLIED
+    machine = describe_machine(device)
+    copy_size, side = COPY_SIZE, MATMUL_SIDE
     if device.type == "cuda":
-        copied, side = ON_GPU * copied, ON_GPU * side
-    source, target = torch.ones(copied, device=device), torch.empty(copied, device=device)
+        copy_size, side = GPU_FACTOR * copy_size, GPU_FACTOR * side
+    source, target = torch.ones(copy_size, device=device), torch.empty(copy_size, device=device)
     a = torch.rand(side, side, device=device)
     before = torch.get_num_threads()
     for count in threads:
-        machine.bandwidth[count] = 2 * 4 * copied / _median(lambda: target.copy_(source), count)
+        machine.bandwidth[count] = 2 * 4 * copy_size / _median(lambda: target.copy_(source), count)
         machine.peak[count] = 2 * side**3 / _median(lambda: torch.mm(a, a), count)
     torch.set_num_threads(before)
     return machine

@@ -43,12 +43,12 @@ def plain_matrix_nms(
     """Computes Gaussian matrix NMS with the matrices of the paper."""
     scores, order = scores.sort(descending=True, stable=True)
     iou = plain_iou(boxes[order], boxes[order]).triu(1)
-    most = iou.amax(0)[:, None]
-    decay = (torch.exp(-sigma * iou.square()) / torch.exp(-sigma * most.square())).amin(0)
+    max_iou = iou.amax(0)[:, None]
+    decay = (torch.exp(-sigma * iou.square()) / torch.exp(-sigma * max_iou.square())).amin(0)
     scores = scores * decay
     left = scores >= min_score
-    scores, places = scores[left].sort(descending=True, stable=True)
-    return order[left][places], scores
+    scores, rank = scores[left].sort(descending=True, stable=True)
+    return order[left][rank], scores
 
 
 def cases(device: torch.device) -> Iterator[Case]:

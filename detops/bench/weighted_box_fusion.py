@@ -22,12 +22,12 @@ def plain_weighted_box_fusion(
     box, score, label = torch.cat(boxes), torch.cat(scores), torch.cat(labels)
     fused, confidences, classes = [], [], []
     for c in label.unique():
-        of_label = (label == c).nonzero()[:, 0]
-        of_label = of_label[score[of_label].argsort(descending=True, stable=True)]
-        means = box.new_empty(len(of_label), 4)
-        sums, total = means.clone(), score.new_zeros(len(of_label))
+        indices = (label == c).nonzero()[:, 0]
+        indices = indices[score[indices].argsort(descending=True, stable=True)]
+        means = box.new_empty(len(indices), 4)
+        sums, total = means.clone(), score.new_zeros(len(indices))
         members: list[int] = []
-        for i in of_label:
+        for i in indices:
             k = len(members)
             if k:
                 best, at = plain_iou(box[i : i + 1], means[:k])[0].max(0)

@@ -18,15 +18,15 @@ from .commands import app
 from .errors import (
     INTERNAL_ERROR,
     INTERRUPTED,
-    SOME_FAILED,
+    PARTIAL_FAILURE,
     USER_ERROR,
-    SomeFailed,
-    cause_of,
+    PartialFailure,
+    error_cause,
     fail,
     rank,
     user_errors,
 )
-from .options import ASSETS, WITHOUT_ASSETS
+from .options import ASSETS, ASSETS_MISSING
 
 # Bytes reserved for the message that memory has run out. Python requests memory from the system a
 # MiB at a time.
@@ -71,18 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from .consoles import err
 
             err.print_exception()
-        if isinstance(error, SomeFailed):
-            return fail(str(error), SOME_FAILED)
+        if isinstance(error, PartialFailure):
+            return fail(str(error), PARTIAL_FAILURE)
         if usage_message is not None:
             return fail(usage_message(), USER_ERROR)
-        if cause := cause_of(error):
+        if cause := error_cause(error):
             return fail(cause, INTERNAL_ERROR)
         if isinstance(error, user_errors()):
             # Advice for the command line instead of for Python.
-            advising = getattr(error, "advising", None)
-            text = str(advising("--skip-broken") if advising else error)
+            with_remedy = getattr(error, "with_remedy", None)
+            text = str(with_remedy("--skip-broken") if with_remedy else error)
             if not ASSETS.is_dir() and re.search(r"\b(tree_crowns|shapes)/", text):
-                text += f"; {WITHOUT_ASSETS}"
+                text += f"; {ASSETS_MISSING}"
             return fail(text, USER_ERROR)
         hint = "" if debug else " (--debug shows where)"
         return fail(f"{type(error).__name__}: {error}{hint}", INTERNAL_ERROR)

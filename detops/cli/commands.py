@@ -46,8 +46,8 @@ for each in (app, compat_app, data_app):
         command.help = re.sub(r"\n\n {8}(?=\S)", "\n\n    \b\n        ", document)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         try:
             version = metadata.version("detops")
         except metadata.PackageNotFoundError:  # run from the source tree

@@ -20,12 +20,12 @@ app = typer.Typer(
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="See `detops compat list`.")]
 
 
-def _change(act: Callable[[Sequence[str]], None], names: list[str], hook: Any) -> None:
+def _change(action: Callable[[Sequence[str]], None], names: list[str], hook: Any) -> None:
     for name in names:
         if name not in hook.NAMES:
             raise UsageError(f"{name}: not one of {', '.join(hook.NAMES)}")
     try:
-        act(names)
+        action(names)
     except PermissionError as error:
         raise UsageError(
             f"{hook.pth_file().parent} cannot be written ({error.strerror}): use a virtual "
@@ -48,7 +48,7 @@ def enable(names: Names) -> None:
     """
     hook = import_module("detops_hook")
     _change(hook.enable, names, hook)
-    print(f"on in {sys.prefix}: {', '.join(hook.enabled())}")
+    print(f"enabled in {sys.prefix}: {', '.join(hook.enabled())}")
 
 
 @app.command()
@@ -61,7 +61,7 @@ def disable(names: Names) -> None:
     """
     hook = import_module("detops_hook")
     _change(hook.disable, names, hook)
-    print(f"on in {sys.prefix}: {', '.join(hook.enabled()) or 'none'}")
+    print(f"enabled in {sys.prefix}: {', '.join(hook.enabled()) or 'none'}")
 
 
 @app.command("list")

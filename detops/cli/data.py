@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`detops data`: checks data sets before training."""
+"""`detops data`: checks datasets before training."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from .errors import SomeFailed
-from .options import ClassMap, Images, class_map_of, load_config_file
+from .errors import PartialFailure
+from .options import ClassMap, Images, load_config_file, parse_class_map
 
 app = typer.Typer(help="Check datasets before training.", no_args_is_help=True)
 
 
 @app.callback()
 def data() -> None:
-    """Check data sets before training."""
+    """Check datasets before training."""
 
 
 @app.command()
@@ -33,13 +33,13 @@ def check(
     images: Images = None,
     class_map: ClassMap = None,
 ) -> None:
-    r"""Report problems in data sets, and show what they contain.
+    r"""Report problems in datasets, and show what they contain.
 
     Problems are missing or truncated images, images of the wrong size, boxes without area or
     outside their image, unknown classes, duplicate ids and objects, and duplicate images, in one
-    data set or in two. The exit status is 1 if there are any.
+    dataset or in two. The exit status is 1 if there are any.
 
-    For each data set, the command writes a sheet of samples. With --config it also writes a
+    For each dataset, the command writes a sheet of samples. With --config it also writes a
     histogram of box sizes, with the anchors that they match.
 
     For example:
@@ -56,7 +56,7 @@ def check(
     from .consoles import out
 
     cfg = load_config_file(config)
-    count = check_data(data, output, out, cfg, images, class_map_of(class_map))
+    count = check_data(data, output, out, cfg, images, parse_class_map(class_map))
     if count:
-        raise SomeFailed(f"{count} problems, see {output / 'problems.txt'}")
+        raise PartialFailure(f"{count} problems, see {output / 'problems.txt'}")
     out.print("no problems")

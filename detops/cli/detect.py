@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import SOME_FAILED, SomeFailed, fail
+from .errors import PARTIAL_FAILURE, PartialFailure, fail
 from .options import DEFAULT_WEIGHTS, Device, NetworkConfig, Weights, load_config_file
 
 
@@ -99,17 +99,17 @@ def detect(
     """
     from ..distributed import on_main
     from ..engine.checkpoint import list_some
-    from ..engine.command import joined, locked
+    from ..engine.command import locked, process_group
     from ..engine.detect import Detector, open_detector
-    from ..engine.detect_files import Wanted, detect_files
+    from ..engine.detect_files import Options, detect_files
     from ..engine.run_folder import RunFolder
     from ..engine.sources import list_sources
     from .consoles import err, out
 
     tables = {"json": json_file, "coco": coco, "csv": csv}
-    wanted = Wanted(
+    options = Options(
         output,
-        pictures=not without_pictures,
+        draw_images=not without_pictures,
         tables={kind: path for kind, path in tables.items() if path is not None},
         yolo=yolo,
         crops=crops,
@@ -117,25 +117,27 @@ def detect(
         classes=[] if classes is None else [name.strip() for name in classes.split(",")],
         batch=batch,
         resume=resume,
-        drawing={"line_width": line_width, "tags": not without_tags},
+        draw_options={"line_width": line_width, "tags": not without_tags},
     )
 
-    def complain(problem: str) -> None:
-        fail(problem, SOME_FAILED)
+    def report_failure(problem: str) -> None:
+        fail(problem, PARTIAL_FAILURE)
 
-    with joined(device, err) as place, locked(RunFolder(output)):
+    with process_group(device, err) as torch_device, locked(RunFolder(output)):
 
         def make_detector() -> Detector:
-            detector = open_detector(weights, load_config_file(config), place if device else None)
+            detector = open_detector(
+                weights, load_config_file(config), torch_device if device else None
+            )
             what = list_some(detector.names, ", ")
             if weights == DEFAULT_WEIGHTS:
                 what = "tree crowns in aerial photographs; `detops weights` lists other detectors"
-            err.print(f"looking for {what}")
+            err.print(f"detecting {what}")
             return detector
 
         sources, problems = on_main(lambda: list_sources(inputs, sys.stdin.buffer))
         failed, count, last_error = detect_files(
-            make_detector, str(weights), sources, problems, wanted, out, err, complain
+            make_detector, str(weights), sources, problems, options, out, err, report_failure
         )
     if failed:
-        raise SomeFailed(f"{failed} of {count} images failed") from last_error
+        raise PartialFailure(f"{failed} of {count} images failed") from last_error

@@ -7,14 +7,14 @@ import os
 import re
 import sys
 
-USER_ERROR, INTERNAL_ERROR, SOME_FAILED, INTERRUPTED = 2, 1, 1, 130
+USER_ERROR, INTERNAL_ERROR, PARTIAL_FAILURE, INTERRUPTED = 2, 1, 1, 130
 
 
 class UsageError(ValueError):
     """A request that cannot be carried out as given."""
 
 
-class SomeFailed(Exception):
+class PartialFailure(Exception):
     """A part of the work failed; the rest is done."""
 
 
@@ -47,7 +47,7 @@ _CAUSES: tuple[tuple[type[Exception], str, str], ...] = (
 )
 
 
-def cause_of(error: Exception) -> str | None:
+def error_cause(error: Exception) -> str | None:
     """Returns the cause of a library error, or None if its own message states it."""
     for kind, pattern, cause in _CAUSES:
         if isinstance(error, kind) and re.search(pattern, str(error)):
@@ -58,9 +58,9 @@ def cause_of(error: Exception) -> str | None:
 def fail(message: str, status: int) -> int:
     """Prints the error in one line on stderr and returns the status."""
     # Each process prints its error, since others may not have it. The main one omits its number.
-    number = rank()
-    who = "detops" if number == "0" else f"detops (process {number})"
-    print(f"{who}: error: {' '.join(message.split())}", file=sys.stderr)
+    process = rank()
+    prefix = "detops" if process == "0" else f"detops (process {process})"
+    print(f"{prefix}: error: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 

@@ -17,8 +17,8 @@ from .options import (
     NetworkConfig,
     SkipBroken,
     Weights,
-    class_map_of,
     load_config_file,
+    parse_class_map,
 )
 
 
@@ -66,11 +66,11 @@ def evaluate_command(
 
         detops eval --weights trees.onnx
     """
-    from ..engine.command import rate
+    from ..engine.command import evaluate_detector
     from .consoles import err, out
 
     cfg = load_config_file(config)
-    rate(
+    evaluate_detector(
         weights,
         data,
         out,
@@ -81,6 +81,6 @@ def evaluate_command(
         skip_broken,
         device,
         cfg,
-        class_map_of(class_map),
+        parse_class_map(class_map),
         plots,
     )

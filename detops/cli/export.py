@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import SomeFailed
+from .errors import PartialFailure
 from .options import DEFAULT_WEIGHTS, TREE_CROWNS, NetworkConfig, Weights, load_config_file
 
 
@@ -58,4 +58,4 @@ def export_command(
     detector = open_detector(weights, load_config_file(config), "cpu")
     problem = export_detector(detector, output, format, image, out, not without_resizing, int8)
     if problem:
-        raise SomeFailed(problem)
+        raise PartialFailure(problem)

@@ -22,7 +22,7 @@ def demo_files() -> Path:
 
 
 ASSETS = demo_files()
-WITHOUT_ASSETS = "the demonstration's files are not installed: pip install 'detops[demo]'"
+ASSETS_MISSING = "the demo files are not installed: pip install 'detops[demo]'"
 TREE_CROWNS = ASSETS / "tree_crowns"
 DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
 SHAPES_WEIGHTS = ASSETS / "shapes" / "weights.pt"
@@ -66,7 +66,7 @@ def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
     return load_config(path, overrides)
 
 
-def class_map_of(text: str | None) -> dict[str, str] | None:
+def parse_class_map(text: str | None) -> dict[str, str] | None:
     """Reads the pairs of a `--class-map`; returns None without one."""
     from ..data import read_class_map
 

@@ -63,14 +63,14 @@ def serve(
     """
     try:
         from ..serve import Limits
-        from ..serve.command import names_of
         from ..serve.command import serve as run_server
+        from ..serve.command import unique_names
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("anyio", "starlette", "uvicorn"):
             raise
         raise ImportError(
-            f"detops serve needs {missing}, which is not installed: pip install 'detops[serve]'"
+            f"detops serve requires {missing}, which is not installed: pip install 'detops[serve]'"
         ) from error
     from ..engine.detect import open_detector
     from .consoles import err, out
@@ -86,7 +86,7 @@ def serve(
         configs = [configs[0]] * len(files)
 
     def make_detectors() -> dict[str, Any]:
-        opened = zip(names_of(files), files, configs, strict=True)
+        opened = zip(unique_names(files), files, configs, strict=True)
         return {n: open_detector(file, load_config_file(c), device) for n, file, c in opened}
 
     limits = Limits(max_megabytes * 10**6, max_megapixels * 10**6, score_floor=score_floor)

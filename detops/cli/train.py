@@ -14,8 +14,8 @@ from .options import (
     Device,
     Images,
     SkipBroken,
-    class_map_of,
     load_config_file,
+    parse_class_map,
 )
 
 
@@ -106,5 +106,5 @@ def train(
         deterministic=deterministic,
         tensorboard=tensorboard,
         device=device,
-        class_map=class_map_of(class_map),
+        class_map=parse_class_map(class_map),
     )

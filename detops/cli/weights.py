@@ -18,25 +18,25 @@ def weights() -> None:
     """
     from ..engine.published import METRICS, published_detectors
 
-    rows = [("--weights", "MB", *(f"{kind} AP" for kind in METRICS), "here", "looks for")]
+    rows = [("--weights", "MB", *(f"{kind} AP" for kind in METRICS), "available", "detects")]
     shipped = (
         (DEFAULT_WEIGHTS, "tree crowns in aerial photographs; the default"),
         (SHAPES_WEIGHTS, "generated shapes"),
     )
     for file, classes in shipped:
-        there = file.exists()
-        size = f"{file.stat().st_size / 1e6:.0f}" if there else "-"
-        rows.append((str(file), size, *("-" for _ in METRICS), _yes(there), classes))
+        exists = file.exists()
+        size = f"{file.stat().st_size / 1e6:.0f}" if exists else "-"
+        rows.append((str(file), size, *("-" for _ in METRICS), _yes_no(exists), classes))
     for each in published_detectors():
         ap = (f"{each.ap[kind]:.1f}" if kind in each.ap else "-" for kind in METRICS)
         classes = "persons" if each.classes == 1 else f"{each.classes} everyday classes"
         size = f"{each.megabytes:.0f}"
-        rows.append((each.name, size, *ap, _yes(each.downloaded), classes))
+        rows.append((each.name, size, *ap, _yes_no(each.downloaded), classes))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
 
 
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"
+def _yes_no(condition: bool) -> str:
+    return "yes" if condition else "no"

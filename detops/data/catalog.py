@@ -71,21 +71,21 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     kind, colon, rest = text.partition(":")
     if not colon or kind not in FORMATS:
         kind, rest = "", text
-    place, _, query = rest.partition("?")
+    location, _, query = rest.partition("?")
     if query and not resolve_path(rest).exists():
         options = _parsed(text, query) | options
     else:
-        place = rest
+        location = rest
     if kind == "shapes":
         options.pop("merged", None)  # the names of shapes are unique
-        return _open(kind, text, place, options)
-    path = resolve_path(place)
+        return _open(kind, text, location, options)
+    path = resolve_path(location)
     if not path.exists():
         raise AnnotationError(f"{path}: cannot read: no such file or folder")
-    kind = kind or _told_by_name(path)
+    kind = kind or _format_from_path(path)
     if kind not in ("voc", "yolo", "cvat") and path.is_dir():
         path = _json_file(path, options.pop("split", None))
-    return _open(kind or _told_by_content(path), text, path, options)
+    return _open(kind or _format_from_content(path), text, path, options)
 
 
 def load_datasets(
@@ -117,7 +117,7 @@ def load_datasets(
     """
     paths = [paths] if isinstance(paths, str) else list(paths)
     if not paths:
-        raise AnnotationError("no data set given (DATASETS.TRAIN or DATASETS.TEST is empty)")
+        raise AnnotationError("no dataset given (DATASETS.TRAIN or DATASETS.TEST is empty)")
     if image_dir is not None:
         options["image_dir"] = image_dir
     options |= {"on_error": on_error, "merged": tuple(class_map or ())}
@@ -151,9 +151,9 @@ def distinct_names(datasets: Iterable[DetectionDataset]) -> list[str]:
     paths = [dataset.path for dataset in datasets]
     same_name, same_path = Counter(path.name for path in set(paths)), Counter(paths)
     names = []
-    for place, path in enumerate(paths):
+    for index, path in enumerate(paths):
         name = path.name if same_name[path.name] == 1 else str(path)
-        number = paths[: place + 1].count(path)
+        number = paths[: index + 1].count(path)
         names.append(name if same_path[path] == 1 else f"{name} {number}")
     return names
 
@@ -173,7 +173,7 @@ def rename_all(datasets: Sequence[DetectionDataset], class_map: ClassMap) -> Non
         ValueError: a name in `class_map` is in none of the datasets.
     """
     # Check all names together, to find one that is in none of the datasets.
-    renamed([name for dataset in datasets for name in dataset.names], class_map, "data sets")
+    renamed([name for dataset in datasets for name in dataset.names], class_map, "datasets")
     for dataset in datasets:
         known = set(_folded(dataset))
         dataset.rename({old: new for old, new in class_map.items() if old.casefold() in known})
@@ -183,7 +183,7 @@ def _folded(dataset: DetectionDataset) -> list[str]:
     return [name.casefold() for name in dataset.names]
 
 
-def _told_by_name(path: Path) -> str:
+def _format_from_path(path: Path) -> str:
     """Returns the format that the name or the folder's contents show; empty for JSON formats."""
     if path.is_file():
         if is_yaml(path):
@@ -198,7 +198,7 @@ def _told_by_name(path: Path) -> str:
     return "voc" if annotation_folder(path) and not _json_files(path) else ""
 
 
-def _told_by_content(path: Path) -> str:
+def _format_from_content(path: Path) -> str:
     """Returns the format of a JSON file."""
     content = path.read_bytes().removeprefix(BOM_UTF8)
     if content.lstrip().startswith(b"["):
@@ -225,14 +225,14 @@ def _value(name: str, text: str) -> Any:
     return value if is_text or name not in TEXT_OPTIONS else text
 
 
-def _open(kind: str, text: str, place: str | Path, options: dict[str, Any]) -> DetectionDataset:
+def _open(kind: str, text: str, location: str | Path, options: dict[str, Any]) -> DetectionDataset:
     reader = FORMATS[kind]
-    own = [name for name in inspect.signature(reader).parameters if name != "options"][1:]
-    known = (*own, *COMMON_OPTIONS)
+    own_options = [name for name in inspect.signature(reader).parameters if name != "options"][1:]
+    known = (*own_options, *COMMON_OPTIONS)
     for name in options:
         if name not in known:
             raise ValueError(f"{text}: {kind} has no option {name!r}; it has {', '.join(known)}")
-    return reader(place, **options)
+    return reader(location, **options)
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -242,13 +242,13 @@ def _json_files(folder: Path) -> list[Path]:
 
 def _json_file(folder: Path, split: Any) -> Path:
     files = _json_files(folder)
-    fitting = [file for file in files if split is None or str(split) in file.stem]
-    if len(fitting) == 1:
-        return fitting[0]
+    matching = [file for file in files if split is None or str(split) in file.stem]
+    if len(matching) == 1:
+        return matching[0]
     if not files:
         raise AnnotationError(
-            f"{folder}: no known format: no folder 'Annotations', no data.yaml, no {CVAT_FILE} and "
+            f"{folder}: unknown format: no folder 'Annotations', no data.yaml, no {CVAT_FILE} and "
             "no JSON file"
         )
-    names = ", ".join(file.name for file in fitting or files)
+    names = ", ".join(file.name for file in matching or files)
     raise AnnotationError(f"{folder}: choose one of {names} (by its path, or ?split=...)")

@@ -51,7 +51,7 @@ def renamed(names: Sequence[str], class_map: ClassMap, where: object) -> list[st
     known = {name.casefold() for name in names}
     for old, new in class_map.items():
         if not {old.casefold(), new.casefold()} & known:
-            raise ValueError(f"{where}: no category {old!r} to be named {new!r}; it has {names}")
+            raise ValueError(f"{where}: no category {old!r} to rename to {new!r}; it has {names}")
     changes = {old.casefold(): new for old, new in class_map.items()}
     return [changes.get(name.casefold(), name) for name in names]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..messages import shown
 from .detection import DetectionDataset
-from .files import found_file, named_file, read_json, spelled
-from .problems import EXPECTED_NAME, AnnotationError, Problems, as_whole, is_name
+from .files import as_on_disk, find_file, read_json, resolve_file
+from .problems import EXPECTED_NAME, AnnotationError, Problems, as_integer, is_name
 
 REQUIRED = {
     "images": ("id",),
@@ -30,7 +30,7 @@ class CocoDetection(DetectionDataset):
             `annotations`, these in its parent: the folder named by the last part of the file name
             (`instances_val2017.json`: `val2017`, `images/val2017`), `images`, and the parent
             itself. Names that annotation tools have changed are found too: see
-            :func:`detops.data.files.named_file`.
+            :func:`detops.data.files.resolve_file`.
         options: see `DetectionDataset`: on_error, check, masks, keypoints, transform.
 
     Raises:
@@ -98,10 +98,10 @@ class LvisDetection(CocoDetection):
         for image in data["images"]:
             for key in ("neg_category_ids", "not_exhaustive_category_ids"):
                 ids = image.get(key, [])
-                ids = image[key] = list(map(as_whole, ids)) if isinstance(ids, list) else None
+                ids = image[key] = list(map(as_integer, ids)) if isinstance(ids, list) else None
                 if ids is None or not all(_is_id(id) and id in known for id in ids):
                     raise AnnotationError(
-                        f"{path}: image {image['id']}: {key} names a category that is not there"
+                        f"{path}: image {image['id']}: {key} names an unknown category"
                     )
         return data
 
@@ -121,7 +121,9 @@ def read_coco(path: Path) -> dict[str, Any]:
             raise AnnotationError(f"{path}: not COCO format: no list '{key}'")
         for number, entry in enumerate(entries):
             if not isinstance(entry, dict):
-                raise AnnotationError(f"{path}: {key}[{number}] is no object, but {shown(entry)}")
+                raise AnnotationError(
+                    f"{path}: {key}[{number}] is not an object, but {shown(entry)}"
+                )
             missing = [field for field in fields if field not in entry]
             if key == "images" and not {"file_name", "coco_url"} & entry.keys():
                 missing.append("file_name")
@@ -131,7 +133,7 @@ def read_coco(path: Path) -> dict[str, Any]:
                 got = f"got {shown(entry['name'])}"
                 raise AnnotationError(f"{path}: {key}[{number}]: {EXPECTED_NAME}, {got}")
             if "id" in fields:
-                entry["id"] = as_whole(entry["id"])
+                entry["id"] = as_integer(entry["id"])
                 if not _is_id(entry["id"]):
                     raise AnnotationError(f"{path}: {key}[{number}]: id is {shown(entry['id'])}")
     if not all(isinstance(category["name"], str) for category in data["categories"]):
@@ -193,21 +195,21 @@ def _image_dir(path: Path, images: Sequence[dict]) -> Path:
     if folder.name == "annotations":
         root, split = folder.parent, path.stem.rpartition("_")[2]
         candidates += [root / split, root / "images" / split, root / "images", root]
-    for candidate in map(spelled, candidates):
+    for candidate in map(as_on_disk, candidates):
         for image in images[:1]:
-            name = _told_name(candidate, image)
-            if isinstance(name, str) and found_file(candidate, name):
+            name = _recorded_name(candidate, image)
+            if isinstance(name, str) and find_file(candidate, name):
                 return candidate
     return folder
 
 
 def _file_name(folder: Path, image: dict) -> Any:
     """Returns the name of an image's file under the folder, or the record's if it is no text."""
-    name = _told_name(folder, image)
-    return named_file(folder, name) if isinstance(name, str) else name
+    name = _recorded_name(folder, image)
+    return resolve_file(folder, name) if isinstance(name, str) else name
 
 
-def _told_name(folder: Path, image: dict) -> Any:
+def _recorded_name(folder: Path, image: dict) -> Any:
     """Returns the record's name of an image's file, or the one that its address ends in."""
     return image["file_name"] if "file_name" in image else _file_of_url(folder, image["coco_url"])
 
@@ -217,4 +219,4 @@ def _file_of_url(folder: Path, url: Any) -> Any:
     if not isinstance(url, str):
         return url
     parts = url.split("/")[-2:]
-    return found_file(folder, "/".join(parts)) or parts[-1]
+    return find_file(folder, "/".join(parts)) or parts[-1]

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from ..messages import shown
 from .detection import DetectionDataset, number_categories
-from .files import found_file, spelled, under, whole_number
+from .files import as_on_disk, find_file, parse_integer, relative_name
 from .image import MAX_PIXELS
 from .masks import SegmentationError, encode_rows, rotated_corners
 from .problems import AnnotationError, Problems, known_size
@@ -18,7 +18,7 @@ from .problems import AnnotationError, Problems, known_size
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 FILE_NAME = "annotations.xml"
 # Children of an image element that are not shapes.
-NO_SHAPES = ("attribute", "tag")
+NON_SHAPES = ("attribute", "tag")
 
 
 class CvatDetection(DetectionDataset):
@@ -78,24 +78,26 @@ def _read(path: Path) -> ElementTree.Element:
     except (ElementTree.ParseError, ValueError) as error:
         raise AnnotationError(f"{path}: not XML ({error})") from error
     if tree.tag != "annotations" or tree.find("meta//labels") is None:
-        raise AnnotationError(f"{path}: not CVAT's format: no annotations with labels")
+        raise AnnotationError(f"{path}: not in CVAT format: no annotations with labels")
     return tree
 
 
 def _image(element: ElementTree.Element, folder: Path) -> dict[str, Any]:
     name, subset = element.get("name", ""), element.get("subset", "default")
-    places = [spelled(folder / place) for place in ("", "images", f"images/{subset}")]
-    found = ((place, found_file(place, name)) for place in places)
-    there = (under(place / file, folder) for place, file in found if file is not None)
-    sides = {side: whole_number(element.get(side)) for side in ("width", "height")}
-    file_name = next(there, Path(name).as_posix()) if name else name
+    locations = [as_on_disk(folder / location) for location in ("", "images", f"images/{subset}")]
+    found = ((location, find_file(location, name)) for location in locations)
+    existing = (
+        relative_name(location / file, folder) for location, file in found if file is not None
+    )
+    sides = {side: parse_integer(element.get(side)) for side in ("width", "height")}
+    file_name = next(existing, Path(name).as_posix()) if name else name
     return {"id": element.get("id", name), "file_name": file_name} | sides
 
 
 def _objects(
     element: ElementTree.Element, image: dict[str, Any], folder: Path, problems: Problems
 ) -> Iterator[dict[str, Any]]:
-    shapes = [shape for shape in element if shape.tag not in NO_SHAPES]
+    shapes = [shape for shape in element if shape.tag not in NON_SHAPES]
     for number, shape in enumerate(shapes, start=1):
         where = f"image {image['id']}, {shape.tag} {number}"
         try:
@@ -104,7 +106,7 @@ def _objects(
             problems.add(where, f"broken {shape.tag}", str(error))
             continue
         if geometry is None:
-            problems.add(where, "shape of another kind", shape.tag)
+            problems.add(where, "unsupported shape", shape.tag)
             continue
         label = shape.get("label", "")
         yield {"image_id": image["id"], "category_id": label, "where": where} | geometry
@@ -120,8 +122,8 @@ def _geometry(
         angle = _number(shape, "rotation", "0")
         if angle % 360 == 0:
             return {"bbox": box}
-        middle = ((left + right) / 2, (top + bottom) / 2)
-        return {"segmentation": [rotated_corners(box, angle, middle)]}
+        centre = ((left + right) / 2, (top + bottom) / 2)
+        return {"segmentation": [rotated_corners(box, angle, centre)]}
     if shape.tag == "polygon":
         points = shape.get("points", "").split(";")
         return {"segmentation": [[float(v) for point in points for v in point.split(",")]]}

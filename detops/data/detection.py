@@ -24,12 +24,12 @@ from .problems import (
     FileCheck,
     OnError,
     Problems,
+    annotated_size,
     as_flag,
-    as_whole,
+    as_integer,
     check_choice,
     check_names,
     clip_box,
-    given_size,
     image_file_reports,
     is_number,
     keypoints_problem,
@@ -137,13 +137,13 @@ class DetectionDataset(Dataset):
         if keypoints is None:
             keypoints = bool(self.keypoint_names)
         if keypoints and not self.keypoint_names:
-            raise AnnotationError(f"{path}: keypoints are needed, but no category names any")
+            raise AnnotationError(f"{path}: keypoints are required, but no category names any")
         self.masks, self.keypoints = masks, keypoints
 
-        self.images = self._sound_images(images, problems, check)
+        self.images = self._valid_images(images, problems, check)
         known = {image["id"]: image for image in images}
-        self._annotations = self._sound_annotations(annotations, known, problems)
-        self.skipped: Counter[str] = problems.settle(on_error)
+        self._annotations = self._valid_annotations(annotations, known, problems)
+        self.skipped: Counter[str] = problems.raise_or_count(on_error)
         self.broken = problems.lines
         self.mended: Counter[str] = problems.mended
         self.most_failing = 1.0
@@ -243,7 +243,7 @@ class DetectionDataset(Dataset):
 
     def describe_problems(self) -> str:
         """Returns a line about corrected and dropped parts; empty if there are none."""
-        counts = {"put right": self.mended, "left out": self.skipped}
+        counts = {"corrected": self.mended, "skipped": self.skipped}
         return "; ".join(
             f"{title} " + ", ".join(f"{count} x {kind}" for kind, count in found.items())
             for title, found in counts.items()
@@ -261,23 +261,23 @@ class DetectionDataset(Dataset):
 
     def _readable(self, index: int) -> tuple[int, Tensor]:
         """Returns index and pixels of the first readable image from `index` on, wrapping around."""
-        for place in [*range(index, len(self)), *range(index)]:
+        for candidate in [*range(index, len(self)), *range(index)]:
             try:
-                return place, self.image(place)
+                return candidate, self.image(candidate)
             except (ImageError, AnnotationError) as error:
                 if self.on_error == "raise":
                     raise AnnotationError(str(error)) from error
-                warnings.warn(f"{error}: the next image takes its place", stacklevel=3)
-                self._failed.add(place)
+                warnings.warn(f"{error}: the next image replaces it", stacklevel=3)
+                self._failed.add(candidate)
                 count, size = len(self._failed), len(self)
                 if count > max(1, self.most_failing * size) and count < size:
                     raise AnnotationError(
-                        f"{self.path}: {count} of {size} images cannot be read any more, which is "
+                        f"{self.path}: {count} of {size} images can no longer be read, which is "
                         f"more than {self.most_failing:.0%}; the last: {error}"
                     ) from error
         raise AnnotationError(f"{self.path}: none of its {len(self)} images can be read")
 
-    def _sound_images(self, images: list[dict], problems: Problems, check: FileCheck) -> list[dict]:
+    def _valid_images(self, images: list[dict], problems: Problems, check: FileCheck) -> list[dict]:
         named, seen = [], set()
         for image in images:
             problem = _image_problem(image)
@@ -288,22 +288,22 @@ class DetectionDataset(Dataset):
             else:
                 problems.add(f"image {image['id']}", *problem)
             seen.add(image["id"])
-        files = ((self.image_dir / image["file_name"], given_size(image)) for image in named)
-        sound = []
+        files = ((self.image_dir / image["file_name"], annotated_size(image)) for image in named)
+        valid = []
         for image, report in zip(named, image_file_reports(files, check), strict=True):
             if report.problem is not None:
                 problems.add(f"image {image['id']}", *report.problem)
                 continue
             if report.size is not None:
                 image["width"], image["height"] = report.size
-            sound.append(image)
-        return sound
+            valid.append(image)
+        return valid
 
-    def _sound_annotations(
+    def _valid_annotations(
         self, annotations: list[dict], known: dict[Any, dict], problems: Problems
     ) -> dict[Any, list[dict]]:
         present = {image["id"] for image in self.images}
-        sound: dict[Any, list[dict]] = defaultdict(list)
+        valid: dict[Any, list[dict]] = defaultdict(list)
         for number, annotation in enumerate(annotations, start=1):
             where = annotation.get(
                 "where", f"annotation {annotation.get('id', f'number {number}')}"
@@ -313,21 +313,23 @@ class DetectionDataset(Dataset):
                 problems.add(where, "unknown image", shown(annotation.get("image_id")))
             elif image["id"] in present:
                 try:
-                    sound[image["id"]].append(self._sound(annotation, image, number, problems))
+                    valid[image["id"]].append(self._validated(annotation, image, number, problems))
                 except BrokenPart as broken:
                     problems.add(where, *broken.args)
-        return sound
+        return valid
 
-    def _sound(self, annotation: dict, image: dict, number: int, problems: Problems) -> dict:
+    def _validated(self, annotation: dict, image: dict, number: int, problems: Problems) -> dict:
         """Returns the annotation with all fields of the requested parts; raises BrokenPart."""
         if _lookup(self.label_of, annotation.get("category_id")) is None:
             raise BrokenPart("unknown category", shown(annotation.get("category_id")))
         crowd = is_crowd(annotation)
         size = image["height"], image["width"]
-        fields = {key: as_whole(annotation[key]) for key in ("image_id", "category_id")}
-        fields["id"] = as_whole(annotation.get("id", number))
+        fields = {key: as_integer(annotation[key]) for key in ("image_id", "category_id")}
+        fields["id"] = as_integer(annotation.get("id", number))
         try:
-            box, is_cut = clip_box(given_box(annotation, *size), image["width"], image["height"])
+            box, is_clipped = clip_box(
+                annotated_box(annotation, *size), image["width"], image["height"]
+            )
             fields |= {"bbox": box, "iscrowd": int(crowd)}
             if self.masks:
                 fields["segmentation"] = to_rle(annotation.get("segmentation"), *size)
@@ -341,24 +343,24 @@ class DetectionDataset(Dataset):
                 raise BrokenPart(*problem)
         if not is_number(annotation.get("area")):
             fields["area"] = box[2] * box[3]
-        if is_cut:
+        if is_clipped:
             problems.mended["box clipped to its image"] += 1
         # Drop unchecked fields, because pycocotools trusts its input.
-        sound = {"segmentation": self.masks, "keypoints": self.keypoints and problem is None}
-        kept = {key: value for key, value in annotation.items() if sound.get(key, True)}
+        is_valid = {"segmentation": self.masks, "keypoints": self.keypoints and problem is None}
+        kept = {key: value for key, value in annotation.items() if is_valid.get(key, True)}
         return kept | fields
 
 
 def is_crowd(annotation: dict[str, Any]) -> bool:
     """Returns whether an annotation is a crowd; raises BrokenPart if iscrowd is not a flag."""
-    given = annotation.get("iscrowd")
-    crowd = as_flag(0 if given is None else given)
+    flag = annotation.get("iscrowd")
+    crowd = as_flag(0 if flag is None else flag)
     if crowd is None:
-        raise BrokenPart("iscrowd is not 0 or 1", shown(given))
+        raise BrokenPart("iscrowd is not 0 or 1", shown(flag))
     return crowd
 
 
-def given_box(annotation: dict[str, Any], height: float, width: float) -> Any:
+def annotated_box(annotation: dict[str, Any], height: float, width: float) -> Any:
     """Returns the unchecked box of an annotation, or the one around its segmentation.
 
     Raises:
@@ -386,12 +388,12 @@ def number_categories(names: Iterable[str], objects: list[dict[str, Any]]) -> li
 
 def _lookup(table: dict, key: Any) -> Any:
     """Returns the entry of a key from a file; keys that are neither integers nor text have none."""
-    key = as_whole(key)
+    key = as_integer(key)
     return table.get(key) if isinstance(key, int | str) else None
 
 
 def _image_problem(image: dict) -> tuple[str, str] | None:
-    sides = given_size(image)
+    sides = annotated_size(image)
     if sides is not None and not all(type(side) is int and side > 0 for side in sides):
         return "size is not two positive whole numbers", f"{shown(sides[0])} x {shown(sides[1])}"
     if not isinstance(image["file_name"], str) or not image["file_name"]:

@@ -35,7 +35,7 @@ IMAGE_SUFFIXES = (
 # Pillow would clip their values at 255.
 BYTE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 WIDE_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
-WIDEST = 65535
+UINT16_MAX = 65535
 HALF_STEP = 0.5 / 255  # values outside 0..1 by at most this still round to 0 or 255
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 EXIF_ORIENTATION = 0x0112
@@ -93,7 +93,7 @@ def load_image(
         with open_image(image, max_pixels, formats) as file:
             return to_tensor(file)
     try:
-        return _checked(image)
+        return _from_array(image)
     except ImageError as error:
         raise ImageError(f"image: {error}") from error
 
@@ -171,7 +171,7 @@ def open_image(
         raise ImageError(f"{name}: {error}") from error
     except Image.DecompressionBombError as error:
         raise LargeImageError(
-            f"{name}: more than the {max_pixels:,} pixels that are read at once; cut it into parts"
+            f"{name}: more than the limit of {max_pixels:,} pixels; split it into parts"
         ) from error
     except UnidentifiedImageError as error:
         expected = f"expected {', '.join(formats)}"
@@ -190,16 +190,16 @@ def _opened(source: Path | bytes | Image.Image, formats: Sequence[str]) -> Itera
         return
     if isinstance(source, Path) and not source.is_file():
         raise ImageError("not a regular file" if source.exists() else "no such image file")
-    known = _known(formats)
+    known = _supported(formats)
     with (
-        _our_limit(),
+        _pixel_limit(),
         _File(source) if isinstance(source, Path) else BytesIO(source) as file,
         Image.open(file, formats=known) as image,
     ):
         yield image
 
 
-def _known(formats: Sequence[str]) -> list[str]:
+def _supported(formats: Sequence[str]) -> list[str]:
     """Returns the formats that this build of Pillow reads; MPO is not listed, but JPEG reads it."""
     Image.init()
     return [name for name in formats if name in Image.OPEN]
@@ -207,8 +207,8 @@ def _known(formats: Sequence[str]) -> list[str]:
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
     """Returns the width and height after the EXIF orientation is applied."""
-    turned = image.getexif().get(EXIF_ORIENTATION, 1) in (5, 6, 7, 8)
-    return (image.height, image.width) if turned else image.size
+    is_rotated = image.getexif().get(EXIF_ORIENTATION, 1) in (5, 6, 7, 8)
+    return (image.height, image.width) if is_rotated else image.size
 
 
 def check_decodes(image: Image.Image) -> None:
@@ -219,7 +219,7 @@ def check_decodes(image: Image.Image) -> None:
         _wide_to_bytes(image, image)
 
 
-class _OurLimit:
+class _PixelLimit:
     """Replaces Pillow's process-wide pixel limit with ours while any thread reads an image here."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class _OurLimit:
                     Image.MAX_IMAGE_PIXELS = self.limit
 
 
-_our_limit = _OurLimit()
+_pixel_limit = _PixelLimit()
 
 
 def to_tensor(image: Image.Image) -> Tensor:
@@ -261,16 +261,16 @@ def to_tensor(image: Image.Image) -> Tensor:
 def _check_mode(image: Image.Image) -> None:
     if image.mode not in BYTE_MODES + WIDE_MODES:
         raise ImageError(
-            f"mode {image.mode} is not read; expected {', '.join(BYTE_MODES + WIDE_MODES)}"
+            f"mode {image.mode} is not supported; expected {', '.join(BYTE_MODES + WIDE_MODES)}"
         )
     # Pillow silently misreads the following.
     tags = getattr(image, "tag_v2", None)
     if tags is None:
         return
     if image.mode in BYTE_MODES and TIFF_SIGNED in tags.get(TIFF_SAMPLE_FORMAT, ()):
-        raise ImageError(f"mode {image.mode}: TIFF of signed bytes is not read")
+        raise ImageError(f"mode {image.mode}: TIFF of signed bytes is not supported")
     if image.mode in ("I", "F") and tags.prefix == b"MM" and image.info.get("compression") != "raw":
-        raise ImageError(f"mode {image.mode}: TIFF compressed in big-endian order is not read")
+        raise ImageError(f"mode {image.mode}: TIFF compressed in big-endian order is not supported")
 
 
 def _wide_to_bytes(image: Image.Image, file: Image.Image) -> Tensor:
@@ -286,18 +286,20 @@ def _wide_values(values: np.ndarray, mode: str, file: Image.Image) -> Tensor:
     white_is_zero = _tiff_tag(file, TIFF_PHOTOMETRIC) == 0
     if mode == "F":
         return torch.from_numpy(1 - values if white_is_zero else values)[None]
-    widest = WIDEST
+    max_value = UINT16_MAX
     if mode != "I":
-        widest = 2 ** max(_tiff_tag(file, TIFF_BITS) or (16,)) - 1
-    elif values.min() < 0 or values.max() > WIDEST:
+        max_value = 2 ** max(_tiff_tag(file, TIFF_BITS) or (16,)) - 1
+    elif values.min() < 0 or values.max() > UINT16_MAX:
         raise ImageError(
-            f"expected whole numbers in 0..{WIDEST}, got {values.min()} to {values.max()}"
+            f"expected integers in 0..{UINT16_MAX}, got {values.min()} to {values.max()}"
         )
     values = values.astype(np.uint32)
     if white_is_zero:
-        values = widest - values
+        values = max_value - values
     # Scale 12 bits to 16. Rounding twice does not affect the 8 bits of the result.
-    values = (values * WIDEST + widest // 2) // widest if widest != WIDEST else values
+    values = (
+        (values * UINT16_MAX + max_value // 2) // max_value if max_value != UINT16_MAX else values
+    )
     return torch.from_numpy(values.astype(np.uint16))[None]
 
 
@@ -310,16 +312,16 @@ def _to_bytes(values: Tensor) -> Tensor:
     if values.dtype == torch.uint8:
         return values
     if values.dtype == torch.uint16:
-        return ((values.int() * 255 + WIDEST // 2) // WIDEST).to(torch.uint8)
+        return ((values.int() * 255 + UINT16_MAX // 2) // UINT16_MAX).to(torch.uint8)
     if values.dtype not in FLOATS:
         raise ImageError(f"expected uint8, uint16 or floating values, got {values.dtype}")
-    least, most = (float(value) for value in values.float().aminmax())
-    if not (least >= -HALF_STEP and most <= 1 + HALF_STEP):  # also rejects NaN
-        raise ImageError(f"expected floating values in 0..1, got {least:g} to {most:g}")
+    low, high = (float(value) for value in values.float().aminmax())
+    if not (low >= -HALF_STEP and high <= 1 + HALF_STEP):  # also rejects NaN
+        raise ImageError(f"expected floating values in 0..1, got {low:g} to {high:g}")
     return (values.float().clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-def _checked(image: np.ndarray | Tensor) -> Tensor:
+def _from_array(image: np.ndarray | Tensor) -> Tensor:
     """Converts an array or tensor of a supported form to uint8 [3, H, W]."""
     if isinstance(image, np.ndarray):
         image = _array_to_tensor(image)

@@ -9,13 +9,13 @@ from typing import Any
 
 from ..messages import shown
 from .detection import DetectionDataset, number_categories
-from .files import named_file, read_json
+from .files import read_json, resolve_file
 from .masks import rotated_corners
 from .problems import (
     AnnotationError,
     Problems,
-    as_whole,
-    given_size,
+    annotated_size,
+    as_integer,
     is_name,
     is_number,
     known_size,
@@ -35,7 +35,7 @@ class LabelStudioDetection(DetectionDataset):
     `names`, or the labels that occur, in alphabetical order. `image_id` is the id of the task.
 
     An image is searched for by its name in Label Studio, ``1a2b3c4d-a%20b.jpg``, then by its
-    original name, ``a b.jpg``: see :func:`detops.data.files.named_file`.
+    original name, ``a b.jpg``: see :func:`detops.data.files.resolve_file`.
 
     Args:
         annotation_file: the JSON file.
@@ -72,19 +72,19 @@ class LabelStudioDetection(DetectionDataset):
         **options: Any,
     ) -> None:
         path = Path(annotation_file)
-        beside = path.parent / "images"
-        folder = Path(image_dir or (beside if beside.is_dir() else path.parent))
+        default_dir = path.parent / "images"
+        folder = Path(image_dir or (default_dir if default_dir.is_dir() else path.parent))
         problems = Problems(path)
         images: list[dict] = []
         objects: list[dict] = []
         for number, task in enumerate(_read(path), start=1):
-            id = as_whole(task.get("id", number))
+            id = as_integer(task.get("id", number))
             try:
                 image, regions = _task(task, id, image_key)
             except AnnotationError as error:
                 problems.add(f"task {id}", "broken task", str(error))
                 continue
-            image["file_name"] = named_file(folder, image["file_name"])
+            image["file_name"] = resolve_file(folder, image["file_name"])
             images.append(image)
             objects += _objects(regions, image, folder, problems)
         if names is None:
@@ -97,7 +97,7 @@ class LabelStudioDetection(DetectionDataset):
 def _read(path: Path) -> list[dict[str, Any]]:
     tasks = read_json(path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise AnnotationError(f"{path}: not Label Studio's format: expected a list of tasks")
+        raise AnnotationError(f"{path}: not in Label Studio format: expected a list of tasks")
     if not all(isinstance(task.get("annotations"), list) for task in tasks):
         raise AnnotationError(
             f'{path}: a task has no list of annotations: export as "JSON", not as "JSON-MIN"'
@@ -113,13 +113,15 @@ def _task(task: dict[str, Any], id: Any, image_key: str) -> tuple[dict[str, Any]
     name = data.get(image_key) if isinstance(data, dict) else None
     if not isinstance(name, str):
         raise AnnotationError(f"no {image_key!r} in its data {shown(data)}")
-    done = [a for a in task["annotations"] if isinstance(a, dict) and not a.get("was_cancelled")]
-    if len(done) > 1:
-        done = [a for a in done if a.get("ground_truth")]
-    if len(done) != 1 or not isinstance(done[0].get("result"), list):
+    completed = [
+        a for a in task["annotations"] if isinstance(a, dict) and not a.get("was_cancelled")
+    ]
+    if len(completed) > 1:
+        completed = [a for a in completed if a.get("ground_truth")]
+    if len(completed) != 1 or not isinstance(completed[0].get("result"), list):
         raise AnnotationError("expected one annotation, or one that is marked as ground truth")
-    regions = done[0]["result"]
-    sizes = (given_size(region, ORIGINAL) for region in regions if isinstance(region, dict))
+    regions = completed[0]["result"]
+    sizes = (annotated_size(region, ORIGINAL) for region in regions if isinstance(region, dict))
     width, height = next(filter(None, sizes), (None, None))
     return {"id": id, "file_name": name, "width": width, "height": height}, regions
 
@@ -131,14 +133,14 @@ def _objects(
         where = f"task {image['id']}, region {number}"
         kind = region.get("type") if isinstance(region, dict) else None
         if kind not in SHAPES:
-            problems.add(where, "region of another kind", shown(kind))
+            problems.add(where, "unsupported region", shown(kind))
             continue
         value = region.get("value")
         labels = value.get(kind) if isinstance(value, dict) else None
         if not (isinstance(labels, list) and len(labels) == 1 and _is_label(labels[0])):
             problems.add(where, "expected one label", shown(labels))
             continue
-        size = given_size(region, ORIGINAL) or known_size(image, folder)
+        size = annotated_size(region, ORIGINAL) or known_size(image, folder)
         # An image file that cannot be read is reported separately.
         geometry = _geometry(region, value, size) if size else {}
         if geometry is None:
@@ -159,11 +161,11 @@ def _geometry(
         if not isinstance(points, list) or not all(map(_is_point, points)):
             return None
         return {"segmentation": [[v for x, y in points for v in (x * scale_x, y * scale_y)]]}
-    given: list[Any] = [value.get(key) for key in RECTANGLE]
+    numbers: list[Any] = [value.get(key) for key in RECTANGLE]
     angle = value.get("rotation") or 0
-    if not all(map(is_number, [*given, angle])):
+    if not all(map(is_number, [*numbers, angle])):
         return None
-    x, y, width, height = given
+    x, y, width, height = numbers
     box = [x * scale_x, y * scale_y, width * scale_x, height * scale_y]
     if angle % 360 == 0:
         return {"bbox": box}

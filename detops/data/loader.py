@@ -52,8 +52,8 @@ class SeededBatchSampler(Sampler[list[tuple[int, int]]]):
         parts: int = 1,
     ) -> None:
         if size < 1:
-            raise ValueError("training needs at least one image, got an empty data set")
-        number, processes = share
+            raise ValueError("training requires at least one image, got an empty dataset")
+        rank, processes = share
         if parts < 1 or batch_size < 1 or batch_size % (processes * parts):
             raise ValueError(
                 f"SOLVER.IMS_PER_BATCH: expected a multiple of processes ({processes}) times "
@@ -61,9 +61,11 @@ class SeededBatchSampler(Sampler[list[tuple[int, int]]]):
             )
         self.size, self.batch_size, self.seed, self.groups = size, batch_size, seed, groups
         self.start, self.stop = start, stop
-        each = batch_size // (processes * parts)
+        per_piece = batch_size // (processes * parts)
         self._slots = [
-            (part * processes + number) * each + i for part in range(parts) for i in range(each)
+            (part * processes + rank) * per_piece + i
+            for part in range(parts)
+            for i in range(per_piece)
         ]
 
     def __len__(self) -> int:
@@ -76,12 +78,12 @@ class SeededBatchSampler(Sampler[list[tuple[int, int]]]):
             yield [(index, mix(self.seed, 1, position)) for position, index in mine]
 
     def _batches(self) -> Iterator[list[tuple[int, int]]]:
-        waiting: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        pending: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for position, index in enumerate(self._indices()):
             group = 0 if self.groups is None else self.groups[index]
-            waiting[group].append((position, index))
-            if len(waiting[group]) == self.batch_size:
-                yield waiting.pop(group)
+            pending[group].append((position, index))
+            if len(pending[group]) == self.batch_size:
+                yield pending.pop(group)
 
     def _indices(self) -> Iterator[int]:
         for epoch in count():

@@ -15,7 +15,7 @@ from .problems import is_number
 
 RLE = dict[str, Any]
 # Characters of a compressed number, 5 bits each: enough for 2^32 pixels and a sign.
-LONGEST_NUMBER = 7
+MAX_NUMBER_LENGTH = 7
 
 
 class SegmentationError(ValueError):
@@ -124,23 +124,25 @@ def encode_rows(
     """
     from pycocotools import mask as coco
 
-    left, top, across, _ = box
+    left, top, row_length, _ = box
     runs = np.array(counts, dtype=np.int64)
     starts, ends = np.cumsum(runs) - runs, np.cumsum(runs)
     # All full rows within a run are equal, so keep one of them.
-    more = np.maximum(ends // across + -starts // across - 1, 0)
-    runs -= more * across
-    rows = np.repeat(np.arange(len(runs), dtype=np.int8) & 1, runs).reshape(-1, across)
+    extra_rows = np.maximum(ends // row_length + -starts // row_length - 1, 0)
+    runs -= extra_rows * row_length
+    rows = np.repeat(np.arange(len(runs), dtype=np.int8) & 1, runs).reshape(-1, row_length)
     heights = np.ones(len(rows), dtype=np.int64)
-    firsts = -((runs - np.cumsum(runs)) // across)
-    heights[firsts[more > 0]] += more[more > 0]
+    firsts = -((runs - np.cumsum(runs)) // row_length)
+    heights[firsts[extra_rows > 0]] += extra_rows[extra_rows > 0]
     below = np.append(0, np.cumsum(heights))  # row of each edge, relative to the top of the box
     steps = np.diff(np.pad(rows.T, ((0, 0), (1, 1))), axis=1)
     columns, edges = np.nonzero(steps)
-    places = (left + columns) * height + top + below[edges]
+    positions = (left + columns) * height + top + below[edges]
     # Two edges at one position, the end of a column and the start of the next, cancel out.
-    where = np.setxor1d(places[steps[columns, edges] > 0], places[steps[columns, edges] < 0])
-    columnwise = np.diff(where, prepend=0, append=height * width).tolist()
+    changes = np.setxor1d(
+        positions[steps[columns, edges] > 0], positions[steps[columns, edges] < 0]
+    )
+    columnwise = np.diff(changes, prepend=0, append=height * width).tolist()
     if columnwise[-1] == 0:
         columnwise.pop()
     rle = {"size": [height, width], "counts": columnwise}
@@ -179,13 +181,13 @@ def _run_lengths(rle: dict, height: int, width: int) -> list[int]:
         counts = counts.decode("latin-1")
     if isinstance(counts, str):
         counts = _decompress(counts)
-    whole = isinstance(counts, list) and all(type(c) is int and c >= 0 for c in counts)
-    if not whole:
-        raise SegmentationError("run lengths are not whole numbers from 0")
+    is_valid = isinstance(counts, list) and all(type(c) is int and c >= 0 for c in counts)
+    if not is_valid:
+        raise SegmentationError("run lengths are not non-negative integers")
     pixels = height * width
     # Checked before the sum: the sum of thousand-digit integers is too long to print.
     if max(counts, default=0) > pixels:
-        raise SegmentationError(f"run lengths contain one beyond the image's {pixels} pixels")
+        raise SegmentationError(f"a run length exceeds the image's {pixels} pixels")
     if sum(counts) != pixels:
         raise SegmentationError(
             f"run lengths add up to {sum(counts)}, the image has {pixels} pixels"
@@ -207,9 +209,9 @@ def _decompress(text: str) -> list[int]:
         value |= (bits & 31) << shift
         shift += 5
         if bits & 32:
-            if shift == 5 * LONGEST_NUMBER:
+            if shift == 5 * MAX_NUMBER_LENGTH:
                 raise SegmentationError(
-                    f"run lengths contain a number of more than {LONGEST_NUMBER} characters"
+                    f"run lengths contain a number of more than {MAX_NUMBER_LENGTH} characters"
                 )
             continue
         if bits & 16:

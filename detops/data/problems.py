@@ -19,13 +19,13 @@ from .image import ImageError, check_decodes, open_image, upright_size
 Problem = tuple[str, str]  # kind, detail
 OnError = Literal["raise", "skip"]
 FileCheck = Literal["exists", "header", "decode"]
-NAMED_PROBLEMS = 5
+MAX_LISTED_PROBLEMS = 5
 OUTSIDE = "box outside the image"
 EXPECTED_NAME = "expected a name, of text that is not blank or a number"
 # Tools that round corners and sizes separately exceed the image by half a pixel. This is not
 # reported.
-SLACK = 0.5
-READERS = 8
+CLIP_TOLERANCE = 0.5
+READER_THREADS = 8
 FLAGS = {"0": False, "1": True, "false": False, "true": True}
 JPEG_END = b"\xff\xd9"
 JPEG_TAIL = 1024
@@ -39,23 +39,23 @@ class BrokenDataError(AnnotationError):
     """Parts of a dataset are broken and can be skipped.
 
     Args:
-        place: the dataset.
+        path: the dataset.
         count: number of broken parts.
         first: problems of the first few of them.
         remedy: how to skip them.
     """
 
-    def __init__(self, place: str, count: int, first: str, remedy: str = "on_error='skip'") -> None:
-        super().__init__(place, count, first, remedy)
+    def __init__(self, path: str, count: int, first: str, remedy: str = "on_error='skip'") -> None:
+        super().__init__(path, count, first, remedy)
 
     def __str__(self) -> str:
-        place, count, first, remedy = self.args
-        return f"{place}: {count} broken ({remedy} leaves them out): {first}"
+        path, count, first, remedy = self.args
+        return f"{path}: {count} broken ({remedy} skips them): {first}"
 
-    def advising(self, remedy: str) -> BrokenDataError:
+    def with_remedy(self, remedy: str) -> BrokenDataError:
         """Returns the same error with another remedy, such as that of the command line."""
-        place, count, first, _ = self.args
-        return BrokenDataError(place, count, first, remedy)
+        path, count, first, _ = self.args
+        return BrokenDataError(path, count, first, remedy)
 
 
 class BrokenPart(Exception):
@@ -86,7 +86,7 @@ class Problems:
         """Records a problem of the given kind in the part called `where`."""
         self._found.append((kind, f"{where}: {kind}{f': {detail}' if detail else ''}"))
 
-    def settle(self, on_error: OnError) -> Counter[str]:
+    def raise_or_count(self, on_error: OnError) -> Counter[str]:
         """Rejects the dataset, or returns the number of dropped parts by kind.
 
         Boxes outside their images are always dropped, even with "raise", because images cropped
@@ -98,9 +98,9 @@ class Problems:
         """
         broken = [text for kind, text in self._found if kind != OUTSIDE]
         if broken and on_error == "raise":
-            rest = len(broken) - NAMED_PROBLEMS
+            rest = len(broken) - MAX_LISTED_PROBLEMS
             more = f"; and {rest} more" if rest > 0 else ""
-            first = "; ".join(broken[:NAMED_PROBLEMS])
+            first = "; ".join(broken[:MAX_LISTED_PROBLEMS])
             raise BrokenDataError(str(self.path), len(broken), first + more)
         return Counter(kind for kind, _ in self._found)
 
@@ -125,7 +125,7 @@ def check_names(path: Path, categories: Iterable[dict[str, Any]], merged: Iterab
         categories: COCO records: id, name.
         merged: names that several categories may have, in any case.
     """
-    id_of: dict[str, Any] = {}
+    id_by_name: dict[str, Any] = {}
     allowed = {name.casefold() for name in merged}
     for category in categories:
         id, name = category["id"], str(category["name"])
@@ -133,12 +133,13 @@ def check_names(path: Path, categories: Iterable[dict[str, Any]], merged: Iterab
             got = f"got {shown(name)}"
             raise AnnotationError(f"{path}: category {shown(id)}: {EXPECTED_NAME}, {got}")
         # Otherwise, objects of one category would be evaluated as the other's.
-        if name in id_of and name.casefold() not in allowed:
+        if name in id_by_name and name.casefold() not in allowed:
             raise AnnotationError(
-                f"{path}: expected a name of its own for each category, got {shown(name)} for "
-                f"{shown(id_of[name])} and {shown(id)} (a class map that has it makes them one)"
+                f"{path}: expected a unique name for each category, got {shown(name)} "
+                f"for {shown(id_by_name[name])} and {shown(id)} (a class map that "
+                "contains it merges them)"
             )
-        id_of.setdefault(name, id)
+        id_by_name.setdefault(name, id)
 
 
 def is_number(value: Any) -> bool:
@@ -151,7 +152,7 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def as_whole(value: Any) -> Any:
+def as_integer(value: Any) -> Any:
     """Returns a whole float, such as an id that pandas wrote as 1.0, as an integer.
 
     Any other value is returned as it is.
@@ -161,9 +162,9 @@ def as_whole(value: Any) -> Any:
     return int(value)
 
 
-def given_size(record: dict[str, Any], prefix: str = "") -> tuple[Any, Any] | None:
+def annotated_size(record: dict[str, Any], prefix: str = "") -> tuple[Any, Any] | None:
     """Returns the annotated width and height; None if either is absent, empty or 0."""
-    sides = as_whole(record.get(f"{prefix}width")), as_whole(record.get(f"{prefix}height"))
+    sides = as_integer(record.get(f"{prefix}width")), as_integer(record.get(f"{prefix}height"))
     return None if any(side in (None, "", 0) for side in sides) else sides
 
 
@@ -198,7 +199,7 @@ def clip_box(box: Any, width: float, height: float) -> tuple[list[float], bool]:
     clipped = [left, top, min(right, width) - left, min(bottom, height) - top]
     if not (clipped[2] > 0 and clipped[3] > 0):
         raise BrokenPart(OUTSIDE, f"{width} x {height} pixels, bbox {shown(box)}")
-    return clipped, min(x, y, width - right, height - bottom) < -SLACK
+    return clipped, min(x, y, width - right, height - bottom) < -CLIP_TOLERANCE
 
 
 def keypoints_problem(points: Any, count: int) -> tuple[str, str] | None:
@@ -246,7 +247,7 @@ def image_file_report(path: Path, size: tuple[int, int] | None, check: FileCheck
     if size is not None and found != size:
         expected = f"expected {size[0]} x {size[1]} pixels"
         detail = f"{expected}, {path} has {found[0]} x {found[1]}"
-        return FileReport(found, ("image of another size", detail))
+        return FileReport(found, ("wrong image size", detail))
     return FileReport(found)
 
 
@@ -260,7 +261,7 @@ def known_size(image: dict[str, Any], folder: Path) -> tuple[Any, Any] | None:
     Returns:
         (width, height), or None if the file cannot be read.
     """
-    size = given_size(image)
+    size = annotated_size(image)
     if size is None:
         size = image_file_report(folder / image["file_name"], None, "exists").size
         image["width"], image["height"] = size or (None, None)
@@ -271,7 +272,7 @@ def image_file_reports(
     files: Iterable[tuple[Path, tuple[int, int] | None]], check: FileCheck
 ) -> list[FileReport]:
     """Runs `image_file_report` on many files concurrently: it mostly waits for the disk."""
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(READER_THREADS) as pool:
         return list(pool.map(lambda file: image_file_report(file[0], file[1], check), files))
 
 

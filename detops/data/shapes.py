@@ -29,16 +29,16 @@ PHOTOGRAPHS = {
     ),
     "test": ("chelsea", "stereo_motorcycle", "grass"),
 }
-SMALLEST_SIDE = 16
-SMALLEST_RADIUS = 6.0
+MIN_SIDE = 16
+MIN_RADIUS = 6.0
 RADIUS = (0.09, 0.28)  # fractions of the square root of the image's area
 MIN_VISIBLE = 0.4  # minimum fraction of a shape's area not hidden by the border and other shapes
-TRIES = 10
+MAX_TRIES = 10
 SUBPIXELS = 3
 # Minimum ratio of the shorter to the longer axis, per class.
-LEAST_ASPECT = (0.5, 0.45, 0.7, 0.8, 0.7, 0.75)
+MIN_ASPECT = (0.5, 0.45, 0.7, 0.8, 0.7, 0.75)
 CONTRAST = 0.25  # minimum difference of shape and ground in some channel, in 0..1
-SCENES_KEPT = 8
+CACHED_SCENES = 8
 
 Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -92,9 +92,9 @@ class Shapes(DetectionDataset):
         check_choice("split", split, tuple(PHOTOGRAPHS))
         self.split, self.size = split, _height_and_width(size)
         numbers = (("length", length, 0), ("objects", objects, 1), ("seed", seed, 0))
-        for name, value, least in numbers:
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name}: expected a whole number from {least}, got {value!r}")
+        for name, value, minimum in numbers:
+            if type(value) is not int or value < minimum:
+                raise ValueError(f"{name}: expected an integer from {minimum}, got {value!r}")
         self.objects, self.seed = objects, seed
         height, width = self.size
         images = [
@@ -153,7 +153,7 @@ class Shapes(DetectionDataset):
         }
 
     def _cache(self) -> None:
-        self._cached = lru_cache(SCENES_KEPT)(self._draw)
+        self._cached = lru_cache(CACHED_SCENES)(self._draw)
 
     def _scene(self, index: int) -> Scene:
         return self._cached(index)
@@ -203,7 +203,7 @@ def draw_scene(
     areas: list[int] = []
     labels: list[int] = []
     for _ in range(int(generator.integers(1, objects + 1))):
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             kind = int(generator.integers(len(CLASSES)))
             coverage, u, v, window, area = _shape(generator, kind, size)
             mask = np.zeros(size, dtype=bool)
@@ -235,11 +235,11 @@ def _shape(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[slice, slice], int]:
     """Generates a shape: coverage in 0..1, its own coordinates, window, area before clipping."""
     height, width = size
-    low, high = (share * math.sqrt(height * width) for share in RADIUS)
-    radius = max(SMALLEST_RADIUS, math.exp(generator.uniform(math.log(low), math.log(high))))
+    low, high = (fraction * math.sqrt(height * width) for fraction in RADIUS)
+    radius = max(MIN_RADIUS, math.exp(generator.uniform(math.log(low), math.log(high))))
     centre_y, centre_x = generator.uniform(-0.05, 1.05, 2) * np.array(size)
     angle = generator.uniform(0, 2 * math.pi)
-    aspect = generator.uniform(LEAST_ASPECT[kind], 1)
+    aspect = generator.uniform(MIN_ASPECT[kind], 1)
     thickness = generator.uniform(0.22, 0.4)
 
     # The corners of rectangles and crosses lie outside the circle of this radius.
@@ -296,7 +296,7 @@ def _paint(
     generator: np.random.Generator, split: str, u: np.ndarray, v: np.ndarray, ground: np.ndarray
 ) -> np.ndarray:
     """Returns the colours [h, w, 3] of a textured, shaded shape that contrasts with the ground."""
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         colour = generator.uniform(0.02, 0.98, 3)
         if np.abs(colour - ground).max() >= CONTRAST:
             break
@@ -304,16 +304,16 @@ def _paint(
     texture = generator.integers(5)
     frequency = generator.uniform(1.5, 4)
     if texture == 1:  # stripes
-        share = np.floor(u * frequency * 2) % 2
+        blend = np.floor(u * frequency * 2) % 2
     elif texture == 2:  # checks
-        share = (np.floor(u * frequency) + np.floor(v * frequency)) % 2
+        blend = (np.floor(u * frequency) + np.floor(v * frequency)) % 2
     elif texture == 3:  # speckles
-        share = generator.random(u.shape)
+        blend = generator.random(u.shape)
     elif texture == 4:  # another photograph, in two colours
-        share = _background(generator, split, u.shape).mean(axis=2)
+        blend = _background(generator, split, u.shape).mean(axis=2)
     else:
-        share = np.zeros(u.shape)
-    paint = colour + share[:, :, None] * (other - colour)
+        blend = np.zeros(u.shape)
+    paint = colour + blend[:, :, None] * (other - colour)
     slope_u, slope_v = generator.uniform(-0.35, 0.35, 2)
     return (paint * (1 + slope_u * u + slope_v * v)[:, :, None]).clip(0, 1)
 
@@ -345,7 +345,7 @@ def _photograph(name: str) -> Image.Image:
         from skimage import data
     except ImportError as error:
         raise ImportError(
-            "detops.data.shapes draws on scikit-image's photographs: pip install scikit-image"
+            "detops.data.shapes requires the photographs of scikit-image: pip install scikit-image"
         ) from error
     pixels = getattr(data, name)()
     return Image.fromarray(pixels[0] if isinstance(pixels, tuple) else pixels).convert("RGB")
@@ -357,8 +357,8 @@ def _height_and_width(size: Any) -> tuple[int, int]:
         sides = tuple(int(part) if part.isdecimal() else -1 for part in parts)
     else:
         sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or not all(type(s) is int and s >= SMALLEST_SIDE for s in sides):
+    if len(sides) != 2 or not all(type(s) is int and s >= MIN_SIDE for s in sides):
         raise ValueError(
-            f"size: expected a side or (height, width) from {SMALLEST_SIDE} pixels, got {size!r}"
+            f"size: expected a side or (height, width) from {MIN_SIDE} pixels, got {size!r}"
         )
     return sides

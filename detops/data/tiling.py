@@ -45,7 +45,7 @@ def cut_tiles(height: int, width: int, tile: int, overlap: float = 0.25) -> list
     ]
 
 
-def clear_of_borders(tiles: Tensor, image_size: tuple[int, int], margin: float) -> Tensor:
+def inner_limits(tiles: Tensor, image_size: tuple[int, int], margin: float) -> Tensor:
     """Returns the limits (x1, y1, x2, y2) of boxes clear of the borders of each tile [T, 4].
 
     A border of the image itself cuts nothing.
@@ -57,14 +57,14 @@ def clear_of_borders(tiles: Tensor, image_size: tuple[int, int], margin: float) 
     return torch.cat([low, torch.where(high < ends, high - margin, ends + margin)], dim=1)
 
 
-def _between(boxes: Tensor, limits: Tensor) -> Tensor:
+def _within_limits(boxes: Tensor, limits: Tensor) -> Tensor:
     """Returns which boxes [K, 4] are within which limits [T, 4]: bool [K, T]."""
     boxes = boxes[:, None]
     return ((boxes[..., :2] > limits[:, :2]) & (boxes[..., 2:] < limits[:, 2:])).all(dim=2)
 
 
-def seen_better_elsewhere(
-    boxes: Tensor, own: int, tiles: Tensor, inner: Tensor, elsewhere: Tensor
+def redundant_boxes(
+    boxes: Tensor, tile_index: int, tiles: Tensor, inner: Tensor, well_inside: Tensor
 ) -> Tensor:
     """Returns which boxes of a tile are cut by its border but well inside another tile.
 
@@ -73,19 +73,19 @@ def seen_better_elsewhere(
 
     Args:
         boxes: [K, 4] xyxy in pixels of the image.
-        own: index of the tile that they were found in.
+        tile_index: index of the tile that they were found in.
         tiles: [T, 4], all tiles of the image.
-        inner: [T, 4] from `clear_of_borders`; a box outside these limits is cut by the tile.
-        elsewhere: likewise; a box within these limits is well inside the tile.
+        inner: [T, 4] from `inner_limits`; a box outside these limits is cut by the tile.
+        well_inside: likewise; a box within these limits is well inside the tile.
 
     Returns:
         bool [K].
     """
-    cut = ~_between(boxes, inner[own, None])[:, 0]
-    whole = torch.zeros_like(cut)
-    others = (tiles != tiles[own]).any(dim=1)
-    whole[cut] = (_between(boxes[cut], elsewhere) & others).any(dim=1)
-    return whole
+    cut = ~_within_limits(boxes, inner[tile_index, None])[:, 0]
+    intact = torch.zeros_like(cut)
+    others = (tiles != tiles[tile_index]).any(dim=1)
+    intact[cut] = (_within_limits(boxes[cut], well_inside) & others).any(dim=1)
+    return intact
 
 
 def merge_detections(
@@ -129,17 +129,17 @@ def merge_detections(
             f"{len(detections)} dicts and {len(tiles)} tiles"
         )
     height, width = image_size
-    places = detections[0]["boxes"].new_tensor(tiles)
-    inner = clear_of_borders(places, image_size, margin)
+    tile_boxes = detections[0]["boxes"].new_tensor(tiles)
+    inner = inner_limits(tile_boxes, image_size, margin)
     # Twice the margin, so that at least one of two tiles keeps an object as wide as their overlap.
-    elsewhere = clear_of_borders(places, image_size, 2 * margin)
+    well_inside = inner_limits(tile_boxes, image_size, 2 * margin)
     parts = []
-    for number, (found, place) in enumerate(zip(detections, places, strict=True)):
-        boxes = found["boxes"] + place[:2].repeat(2)
-        keep = ~seen_better_elsewhere(boxes, number, places, inner, elsewhere)
+    for number, (found, tile) in enumerate(zip(detections, tile_boxes, strict=True)):
+        boxes = found["boxes"] + tile[:2].repeat(2)
+        keep = ~redundant_boxes(boxes, number, tile_boxes, inner, well_inside)
         # Store each detection's origin to look up its mask: the masks of all tiles may be too large
         # to merge.
-        origin = torch.stack([torch.full_like(found["labels"], number), _count(boxes)], dim=1)
+        origin = torch.stack([torch.full_like(found["labels"], number), _row_indices(boxes)], dim=1)
         parts.append((boxes[keep], found["labels"][keep], found["scores"][keep], origin[keep]))
     boxes, labels, scores, origins = (torch.cat(column) for column in zip(*parts, strict=True))
     limit = boxes.new_tensor([width, height, width, height])
@@ -176,5 +176,5 @@ def _merge_keypoints(
     return merged
 
 
-def _count(boxes: Tensor) -> Tensor:
+def _row_indices(boxes: Tensor) -> Tensor:
     return torch.arange(len(boxes), device=boxes.device)

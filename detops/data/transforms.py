@@ -43,10 +43,10 @@ def crop_target(target: Target, window: tuple[int, int, int, int], min_visible: 
     low, high = boxes.new_tensor([x1, y1, x1, y1]), boxes.new_tensor([x2, y2, x2, y2])
     areas = _area(boxes)
     boxes = torch.minimum(torch.maximum(boxes, low), high) - low
-    moved = {"labels": target["labels"]}
+    cropped = {"labels": target["labels"]}
     if "masks" in target:
-        whole, masks = target["masks"], target["masks"][:, y1:y2, x1:x2]
-        areas, left = (m.sum(dim=(1, 2), dtype=torch.float32) for m in (whole, masks))
+        full, masks = target["masks"], target["masks"][:, y1:y2, x1:x2]
+        areas, visible = (m.sum(dim=(1, 2), dtype=torch.float32) for m in (full, masks))
         # Boxes may end within pixels, those around masks only between them, so use the tighter of
         # both.
         tight = _boxes_around(masks)
@@ -54,14 +54,14 @@ def crop_target(target: Target, window: tuple[int, int, int, int], min_visible: 
             [torch.maximum(boxes[:, :2], tight[:, :2]), torch.minimum(boxes[:, 2:], tight[:, 2:])],
             dim=1,
         )
-        moved["masks"] = masks
+        cropped["masks"] = masks
     else:
-        left = _area(boxes)
+        visible = _area(boxes)
     if "keypoints" in target:
-        moved["keypoints"] = _cropped_keypoints(target["keypoints"], window)
-    keep = (left >= min_visible * areas) & (left > 0)
+        cropped["keypoints"] = _cropped_keypoints(target["keypoints"], window)
+    keep = (visible >= min_visible * areas) & (visible > 0)
     keep &= (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) > 0
-    return target | {"boxes": boxes[keep]} | {key: value[keep] for key, value in moved.items()}
+    return target | {"boxes": boxes[keep]} | {key: value[keep] for key, value in cropped.items()}
 
 
 def _area(boxes: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ def _cropped_keypoints(points: Tensor, window: tuple[int, int, int, int]) -> Ten
     x1, y1, x2, y2 = window
     x, y, visibility = points.unbind(dim=2)
     inside = (x >= x1) & (x <= x2) & (y >= y1) & (y <= y2) & (visibility > 0)
-    moved = torch.stack([x - x1, y - y1, visibility], dim=2)
-    return moved * inside[:, :, None]
+    shifted = torch.stack([x - x1, y - y1, visibility], dim=2)
+    return shifted * inside[:, :, None]
 
 
 class RandomSquareCrop:
@@ -103,8 +103,8 @@ class RandomSquareCrop:
         height, width = min(side, image.shape[-2]), min(side, image.shape[-1])
         top, left = _randint(0, image.shape[-2] - height), _randint(0, image.shape[-1] - width)
         window = (left, top, left + width, top + height)
-        cut = image[..., top : top + height, left : left + width].contiguous()
-        return cut, crop_target(target, window, self.min_visible)
+        cropped = image[..., top : top + height, left : left + width].contiguous()
+        return cropped, crop_target(target, window, self.min_visible)
 
 
 class RandomRotate90:
@@ -122,8 +122,8 @@ class RandomRotate90:
                 target["masks"] = torch.rot90(target["masks"], 1, (-2, -1))
             if "keypoints" in target:
                 x, y, visibility = target["keypoints"].unbind(dim=2)
-                turned = torch.stack([y, width - x, visibility], dim=2)
-                target["keypoints"] = turned * (visibility > 0)[:, :, None]
+                rotated = torch.stack([y, width - x, visibility], dim=2)
+                target["keypoints"] = rotated * (visibility > 0)[:, :, None]
         return image.contiguous(), target
 
 
@@ -140,12 +140,12 @@ class RandomFlip:
     def __init__(
         self, horizontal: float, vertical: float, keypoint_flip: Sequence[int] | None = None
     ) -> None:
-        self.chances = ((horizontal, -1), (vertical, -2))
+        self.flips = ((horizontal, -1), (vertical, -2))
         self.keypoint_flip = None if keypoint_flip is None else list(keypoint_flip)
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         """Flips image [C, H, W] and its target."""
-        for probability, dim in self.chances:
+        for probability, dim in self.flips:
             if float(torch.rand(())) < probability:
                 image, target = image.flip(dim), self._flipped(target, image.shape[dim], dim)
         return image, target

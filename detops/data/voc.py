@@ -16,7 +16,7 @@ import numpy as np
 
 from ..messages import MAX_VALUE_LENGTH
 from .detection import DetectionDataset
-from .files import check_regular, composed, read_lines, spelled, under
+from .files import as_on_disk, check_regular, composed, read_lines, relative_name
 from .image import IMAGE_SUFFIXES, ImageError, open_image
 from .masks import encode_mask
 from .problems import AnnotationError, Problems, as_flag, check_choice, known_size
@@ -77,32 +77,32 @@ class VocDetection(DetectionDataset):
         folder = annotation_folder(root)
         if folder is None:
             raise AnnotationError(f"{root}: not a Pascal VOC folder: no folder 'Annotations'")
-        pictures = root / "JPEGImages"
-        if not pictures.is_dir() and (root / "images").is_dir():
-            pictures = root / "images"
+        image_folder = root / "JPEGImages"
+        if not image_folder.is_dir() and (root / "images").is_dir():
+            image_folder = root / "images"
         images: list[dict] = []
         objects: list[dict] = []
         lists = root / "ImageSets" / ("Segmentation" if masks else "Main")
-        files_of = cache(_files_of)  # lists each folder of images only once
-        for name in _listed(folder, lists, split):
+        image_files = cache(_image_files)  # lists each folder of images only once
+        for name in _split_names(folder, lists, split):
             where = f"{folder.name}/{name}.xml"
             try:
-                image, found = _read_xml(spelled(root / where), name)
+                image, found = _read_xml(as_on_disk(root / where), name)
             except _XmlError as error:
                 problems.add(where, "broken annotation file", str(error))
                 continue
-            place, _, stem = name.rpartition("/")
-            beside = spelled(pictures / place)
-            file_name = _file_name(files_of(beside), stem, image["file_name"])
-            image["file_name"] = under(beside / file_name, pictures)
+            subfolder, _, stem = name.rpartition("/")
+            directory = as_on_disk(image_folder / subfolder)
+            file_name = _file_name(image_files(directory), stem, image["file_name"])
+            image["file_name"] = relative_name(directory / file_name, image_folder)
             # An image file that cannot be read is reported separately.
-            if masks and known_size(image, pictures):
-                path = spelled(root / "SegmentationObject" / f"{name}.png")
+            if masks and known_size(image, image_folder):
+                path = as_on_disk(root / "SegmentationObject" / f"{name}.png")
                 _add_masks(path, image, found, problems)
             images.append(image)
             objects += found
         # Use the alphabetically first of several spellings.
-        present = {o["name"].casefold(): o["name"] for o in sorted(objects, key=_name)[::-1]}
+        present = {o["name"].casefold(): o["name"] for o in sorted(objects, key=_object_name)[::-1]}
         present.pop("", None)
         if names is None:
             names = VOC_NAMES if present.keys() <= set(VOC_NAMES) else sorted(present.values())
@@ -115,7 +115,7 @@ class VocDetection(DetectionDataset):
             o["iscrowd"] = int(difficult == "ignore" and o["difficult"])
         categories = [{"id": id, "name": category} for category, id in ids.items()]
         contents = (images, categories, objects)
-        super().__init__(root, pictures, *contents, problems, **options)
+        super().__init__(root, image_folder, *contents, problems, **options)
 
 
 def annotation_folder(root: Path) -> Path | None:
@@ -129,7 +129,7 @@ def annotation_folder(root: Path) -> Path | None:
     return other if any(other.glob("*.xml")) else None
 
 
-def _name(found: dict) -> str:
+def _object_name(found: dict) -> str:
     return found["name"]
 
 
@@ -137,7 +137,7 @@ class _XmlError(ValueError):
     """An annotation file that is unreadable or lacks a required part."""
 
 
-def _listed(folder: Path, lists: Path, split: str | None) -> list[str]:
+def _split_names(folder: Path, lists: Path, split: str | None) -> list[str]:
     """Returns the names of the images of a split, or of all images with annotations."""
     # Lists such as `cat_val.txt` state which images contain a cat, and `train_val.txt` which
     # contain a train. They are not splits.
@@ -150,9 +150,9 @@ def _listed(folder: Path, lists: Path, split: str | None) -> list[str]:
     try:
         lines = read_lines(lists / f"{split}.txt")
     except (OSError, UnicodeDecodeError) as error:
-        there = f"; there are {', '.join(known)}" if known else ""
+        available = f"; there are {', '.join(known)}" if known else ""
         raise AnnotationError(
-            f"{lists / f'{split}.txt'}: cannot read the split {split!r}{there}"
+            f"{lists / f'{split}.txt'}: cannot read the split {split!r}{available}"
         ) from error
     return [line.split()[0] for line in lines if line.strip()]
 
@@ -167,7 +167,7 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
         raise _XmlError(f"not XML ({error})") from error
     if tree.tag != "annotation" and tree.find("size") is None:
         raise _XmlError(f"expected <annotation>, got <{tree.tag[:MAX_VALUE_LENGTH]}>")
-    # A missing side is read as 0: see `given_size`.
+    # A missing side is read as 0: see `annotated_size`.
     sides = [_number(tree, f"size/{side}", "0") for side in ("width", "height")]
     if not all(side >= 0 and side == int(side) for side in sides):
         raise _XmlError(f"size is {sides[0]:g} x {sides[1]:g}")
@@ -178,10 +178,10 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
         found: dict[str, Any] = {"image_id": name}
         found["where"] = f"{path.parent.name}/{path.name}, object {number}"
         found["name"] = (element.findtext("name") or "").strip()
-        given = (element.findtext("difficult") or "0").strip()
-        difficult = as_flag(given)
+        flag = (element.findtext("difficult") or "0").strip()
+        difficult = as_flag(flag)
         if difficult is None:
-            raise _XmlError(f"object {number}: difficult is {given!r}, not 0 or 1")
+            raise _XmlError(f"object {number}: difficult is {flag!r}, not 0 or 1")
         found["difficult"] = int(difficult)
         try:
             x1, y1, x2, y2 = (_number(element, f"bndbox/{corner}") for corner in CORNERS)
@@ -203,10 +203,10 @@ def _number(element: ElementTree.Element, tag: str, default: str = "") -> float:
     return value
 
 
-def _files_of(folder: Path) -> dict[str, list[str]]:
+def _image_files(folder: Path) -> dict[str, list[str]]:
     """Maps composed stems to a folder's image files, common suffixes first."""
     found: dict[str, list[str]] = defaultdict(list)
-    order = {suffix: place for place, suffix in enumerate(IMAGE_SUFFIXES)}
+    order = {suffix: rank for rank, suffix in enumerate(IMAGE_SUFFIXES)}
     try:
         names = sorted(os.listdir(folder))
     except OSError:  # the images are then reported as missing
@@ -215,30 +215,30 @@ def _files_of(folder: Path) -> dict[str, list[str]]:
         stem, suffix = os.path.splitext(name)
         if suffix.lower() in order:
             found[composed(stem)].append(name)
-    for own in found.values():
-        own.sort(key=lambda name: order[os.path.splitext(name)[1].lower()])
+    for files in found.values():
+        files.sort(key=lambda name: order[os.path.splitext(name)[1].lower()])
     return found
 
 
-def _file_name(there: dict[str, list[str]], name: str, told: str) -> str:
+def _file_name(by_stem: dict[str, list[str]], name: str, annotated_name: str) -> str:
     """Returns the name of an image's file, or the expected name if it is missing.
 
     Args:
-        there: see `_files_of`.
+        by_stem: see `_image_files`.
         name: name of the image.
-        told: file name in the annotations. If files were renamed, it is an old name that another
-            image may have now. It therefore only selects among the files with the image's name, or
-            is used if there are none.
+        annotated_name: file name in the annotations. If files were renamed, it is an old name that
+            another image may have now. It therefore only selects among the files with the image's
+            name, or is used if there are none.
     """
-    own = _files_called(there, name)
-    candidates = own or _files_called(there, os.path.splitext(told)[0])
-    same = [file for file in candidates if composed(file) == composed(told)]
-    return told if told in same else next(iter(same or own), f"{name}.jpg")
+    matching = _files_with_stem(by_stem, name)
+    candidates = matching or _files_with_stem(by_stem, os.path.splitext(annotated_name)[0])
+    same = [file for file in candidates if composed(file) == composed(annotated_name)]
+    return annotated_name if annotated_name in same else next(iter(same or matching), f"{name}.jpg")
 
 
-def _files_called(there: dict[str, list[str]], stem: str) -> list[str]:
+def _files_with_stem(by_stem: dict[str, list[str]], stem: str) -> list[str]:
     """Returns the files of exactly this stem, or else of its other Unicode forms."""
-    files = there.get(composed(stem), [])
+    files = by_stem.get(composed(stem), [])
     return [file for file in files if os.path.splitext(file)[0] == stem] or files
 
 
@@ -251,7 +251,7 @@ def _add_masks(path: Path, image: dict, objects: list[dict], problems: Problems)
         problems.add(f"SegmentationObject/{path.name}", "unreadable masks", str(error))
         return
     if values.shape != (image["height"], image["width"]):
-        problems.add(f"SegmentationObject/{path.name}", "masks of another size", f"{values.shape}")
+        problems.add(f"SegmentationObject/{path.name}", "wrong mask size", f"{values.shape}")
         return
     for number, found in enumerate(objects, start=1):
         found["segmentation"] = encode_mask(values == number)

@@ -11,18 +11,31 @@ from typing import Any
 
 from ..messages import shown
 from .detection import DetectionDataset
-from .files import LONGEST_PATH, found_file, is_yaml, read_lines, spelled, under, whole_number
+from .files import (
+    MAX_PATH_LENGTH,
+    as_on_disk,
+    find_file,
+    is_yaml,
+    parse_integer,
+    read_lines,
+    relative_name,
+)
 from .image import IMAGE_SUFFIXES
 from .problems import EXPECTED_NAME, AnnotationError, Problems, image_file_reports, is_name
 
 # Files that list the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
 CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
 SPLITS = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
-MOST_ENTRIES = 10_000_000  # limit for a split's folder, including its subfolders
-NULLS = ("~", "null", "Null", "NULL")  # YAML spellings: never a path, but possibly a class name
+MAX_ENTRIES = 10_000_000  # limit for a split's folder, including its subfolders
+YAML_NULLS = (
+    "~",
+    "null",
+    "Null",
+    "NULL",
+)  # YAML spellings: never a path, but possibly a class name
 # Maximum absolute value of coordinates, which are fractions of the image. It allows for points up
 # to one image size beyond the image.
-FURTHEST = 2
+MAX_COORDINATE = 2
 
 
 class YoloDetection(DetectionDataset):
@@ -62,14 +75,14 @@ class YoloDetection(DetectionDataset):
     def __init__(self, root: str | Path, split: str | None = None, **options: Any) -> None:
         path = class_file(Path(root))
         folder = path.parent
-        names, places = _described(path)
+        names, settings = _read_class_file(path)
         problems = Problems(Path(root))
-        files = _images(path, places, split, problems)
+        files = _images(path, settings, split, problems)
         sizes = [report.size for report in image_file_reports(((f, None) for f in files), "exists")]
         images: list[dict] = []
         objects: list[dict] = []
         for file, size in zip(files, sizes, strict=True):
-            name = under(file, folder)
+            name = relative_name(file, folder)
             width, height = size or (None, None)
             images.append({"id": name, "file_name": name, "width": width, "height": height})
             if size is not None:
@@ -88,7 +101,7 @@ def class_file(root: Path) -> Path:
     return found[0]
 
 
-def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
+def _read_class_file(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     """Returns the class names by number, and the entries of the file, such as splits."""
     import yaml
 
@@ -103,12 +116,12 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     if not isinstance(content, dict):
         raise AnnotationError(f"{path}: expected keys and values, got {type(content).__name__}")
     if "kpt_shape" in content:
-        raise AnnotationError(f"{path}: kpt_shape: keypoints of this format are not read")
+        raise AnnotationError(f"{path}: kpt_shape: keypoints in this format are not supported")
     names = content.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
     elif isinstance(names, dict):
-        names = {whole_number(id): name for id, name in names.items()}
+        names = {parse_integer(id): name for id, name in names.items()}
     if not isinstance(names, dict) or not names or not all(type(id) is int for id in names):
         expected = "expected a list, or names by number"
         raise AnnotationError(f"{path}: names: {expected}, got {shown(names)}")
@@ -118,87 +131,90 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     count = content.get("nc", len(names))
     if _numbers(str(count)) != [len(names)]:
         expected = f"expected {len(names)}, the number of names"
-        raise AnnotationError(f"{path}: nc: {expected}, got {shown(whole_number(count))}")
-    places = {key: value for key, value in content.items() if value not in NULLS}
-    return {id: str(name) for id, name in names.items()}, places
+        raise AnnotationError(f"{path}: nc: {expected}, got {shown(parse_integer(count))}")
+    settings = {key: value for key, value in content.items() if value not in YAML_NULLS}
+    return {id: str(name) for id, name in names.items()}, settings
 
 
 def _images(
-    path: Path, places: dict[str, Any], split: str | None, problems: Problems
+    path: Path, settings: dict[str, Any], split: str | None, problems: Problems
 ) -> list[Path]:
     """Lists the image files of a split, in the order of its list or of their names."""
     if split is not None and split not in SPLITS:
         raise AnnotationError(f"{path}: split: expected {', '.join(SPLITS)}, got {split!r}")
     if is_yaml(path):
-        there = {
-            name: places[key] for name, keys in SPLITS.items() for key in keys if places.get(key)
+        splits = {
+            name: settings[key]
+            for name, keys in SPLITS.items()
+            for key in keys
+            if settings.get(key)
         }
     else:
         # Lists of images, as written by CVAT.
-        there = {name: f"{name}.txt" for name in SPLITS if (path.parent / f"{name}.txt").is_file()}
-    there = there or {"train": "images"}
-    chosen = split or ("train" if len(there) != 1 else next(iter(there)))
-    if chosen not in there:
-        raise AnnotationError(f"{path}: no split {chosen!r}; there are {', '.join(there)}")
-    entries = there[chosen]
-    root = path.parent / str(places.get("path") or "")
+        splits = {name: f"{name}.txt" for name in SPLITS if (path.parent / f"{name}.txt").is_file()}
+    splits = splits or {"train": "images"}
+    chosen = split or ("train" if len(splits) != 1 else next(iter(splits)))
+    if chosen not in splits:
+        raise AnnotationError(f"{path}: no split {chosen!r}; there are {', '.join(splits)}")
+    entries = splits[chosen]
+    root = path.parent / str(settings.get("path") or "")
     found: list[Path] = []
     for entry in entries if isinstance(entries, list) else [entries]:
-        found += _listed(_place(path, root, str(entry), chosen), problems)
+        found += _list_images(_resolve_split(path, root, str(entry), chosen), problems)
     if not found:
         raise AnnotationError(f"{path}: {chosen}: no images in {shown(entries)}")
     return found
 
 
-def _place(path: Path, root: Path, entry: str, split: str) -> Path:
+def _resolve_split(path: Path, root: Path, entry: str, split: str) -> Path:
     """Returns the path of a split's folder or list."""
     candidates = [root / entry, path.parent / entry, path.parent / entry.removeprefix("../")]
-    for candidate in (*candidates, *map(spelled, candidates)):
+    for candidate in (*candidates, *map(as_on_disk, candidates)):
         if os.path.exists(candidate):  # False for invalid names as well
             return candidate
     raise AnnotationError(f"{path}: {split}: no such folder or list: {candidates[0]}")
 
 
-def _listed(place: Path, problems: Problems) -> list[Path]:
-    if place.is_dir():
-        images = [file for file in _files(place) if _may_be_image(file.name)]
-        for labels in _lone_labels(place, images):
+def _list_images(path: Path, problems: Problems) -> list[Path]:
+    if path.is_dir():
+        images = [file for file in _walk_files(path) if _may_be_image(file.name)]
+        for labels in _orphan_labels(path, images):
             problems.add(str(labels), "label file without an image")
         return images
     try:
-        lines = read_lines(place)
+        lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise AnnotationError(f"{place}: cannot read ({error})") from error
+        raise AnnotationError(f"{path}: cannot read ({error})") from error
     found = []
     for number, name in enumerate(map(str.strip, lines), start=1):
-        file = _listed_file(place.parent, name)
+        file = _listed_file(path.parent, name)
         # Report a missing file by name only if it may be an image: a file that is not a list may
         # contain secrets.
         if file is None and _may_be_image(name):
-            file = place.parent / name
+            file = path.parent / name
         if file is not None:
             found.append(file)
         elif name:
-            problems.add(f"{place}, line {number}", "not the path of an image")
+            problems.add(f"{path}, line {number}", "not the path of an image")
     return found
 
 
-def _files(place: Path) -> list[Path]:
+def _walk_files(root: Path) -> list[Path]:
     """Lists all files in a folder and its subfolders, by name."""
     found, entries = [], 0
-    for folder, folders, files in os.walk(place):
+    for folder, folders, files in os.walk(root):
         entries += len(folders) + len(files)
-        if entries > MOST_ENTRIES:
-            raise AnnotationError(f"{place}: more than {MOST_ENTRIES:,} files and folders in it")
+        if entries > MAX_ENTRIES:
+            raise AnnotationError(f"{root}: more than {MAX_ENTRIES:,} files and folders in it")
         found += [Path(folder, name) for name in files]
     return sorted(found)
 
 
-def _lone_labels(place: Path, images: list[Path]) -> Iterator[Path]:
+def _orphan_labels(image_folder: Path, images: list[Path]) -> Iterator[Path]:
     """Yields the label files, for a split's folder of images, that have no image."""
     known = {path for image in images for path in _label_files(image)}
-    for folder in dict.fromkeys(path.parent for path in _label_files(place / "any")):
-        for file in _files(folder):
+    for folder in dict.fromkeys(path.parent for path in _label_files(image_folder / "any")):
+        for file in _walk_files(folder):
             if file.suffix == ".txt" and file not in known and _has_labels(file):
                 yield file
 
@@ -214,29 +230,29 @@ def _has_labels(path: Path) -> bool:
 
 def _listed_file(folder: Path, name: str) -> Path | None:
     # CVAT writes paths as if the folder were called `data`.
-    found = (found_file(folder, n) for n in (name, name.removeprefix("data/")))
+    found = (find_file(folder, n) for n in (name, name.removeprefix("data/")))
     file = next(filter(None, found), None)
     return None if file is None else folder / file
 
 
 def _may_be_image(name: str) -> bool:
-    return len(name) <= LONGEST_PATH and Path(name).suffix.lower() in IMAGE_SUFFIXES
+    return len(name) <= MAX_PATH_LENGTH and Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def _label_file(image: Path) -> Path:
-    swapped, beside = _label_files(image)
+    swapped, sibling = _label_files(image)
     # The folder `images` may be above the dataset, with the labels next to the images.
-    return swapped if swapped.is_file() else beside
+    return swapped if swapped.is_file() else sibling
 
 
 def _label_files(image: Path) -> tuple[Path, Path]:
     """Returns the possible label files: in `labels` instead of `images`, or next to the image."""
     parts = list(image.parts)
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] == "images":
-            parts[place] = "labels"
+    for position in range(len(parts) - 2, -1, -1):
+        if parts[position] == "images":
+            parts[position] = "labels"
             break
-    return spelled(Path(*parts).with_suffix(".txt")), spelled(image.with_suffix(".txt"))
+    return as_on_disk(Path(*parts).with_suffix(".txt")), as_on_disk(image.with_suffix(".txt"))
 
 
 def _objects(
@@ -259,8 +275,8 @@ def _objects(
             expected = "expected a class, and 4 numbers or three or more pairs"
             problems.add(where, "broken label", f"{expected}, got {shown(line)}")
             continue
-        if max(map(abs, values[1:])) > FURTHEST:
-            problems.add(where, "broken label", f"not in shares of the image: {shown(line)}")
+        if max(map(abs, values[1:])) > MAX_COORDINATE:
+            problems.add(where, "broken label", f"not in fractions of the image: {shown(line)}")
             continue
         label: Any = int(values[0]) if values[0].is_integer() else values[0]
         found = {"image_id": image_id, "category_id": label, "where": where}
@@ -275,7 +291,7 @@ def _objects(
 
 def _numbers(line: str) -> list[float] | None:
     try:
-        values = [float(word) for word in line.split()]
+        values = [float(part) for part in line.split()]
     except ValueError:
         return None
     return values if all(map(math.isfinite, values)) else None

@@ -33,10 +33,10 @@ class AnchorFit(NamedTuple):
     high: float
     low: float
 
-    def of_level(self, level: int) -> tuple[int, int]:
+    def level_counts(self, level: int) -> tuple[int, int]:
         """Returns how many boxes have their best anchor on a level, and how many of those match."""
-        here = self.level == level
-        return int(here.sum()), int((here & (self.iou >= self.high)).sum())
+        on_level = self.level == level
+        return int(on_level.sum()), int((on_level & (self.iou >= self.high)).sum())
 
     @property
     def unmatched(self) -> int:
@@ -67,11 +67,11 @@ def fit_anchors(cfg: Any, generator: Any, ground_truth: dict[str, Any]) -> Ancho
     """
     section = cfg.MODEL.RETINANET if cfg.MODEL.RETINANET_ON else cfg.MODEL.RPN
     images = ground_truth["images"]
-    scales = {image["id"]: seen_scale(cfg, image["height"], image["width"]) for image in images}
+    scales = {image["id"]: input_scale(cfg, image["height"], image["width"]) for image in images}
     objects = [a for a in ground_truth["annotations"] if not a["iscrowd"]]
-    given = torch.tensor([a["bbox"] for a in objects], dtype=torch.float32).reshape(-1, 4)
+    xywh = torch.tensor([a["bbox"] for a in objects], dtype=torch.float32).reshape(-1, 4)
     factors = torch.tensor([scales[a["image_id"]] for a in objects]).reshape(-1, 1)
-    boxes = box_convert(given, "xywh", "xyxy") * factors
+    boxes = box_convert(xywh, "xywh", "xyxy") * factors
     cells = [generator.cell_anchors[level] for level in range(len(generator.strides))]
     best = [
         _best_iou(boxes, cell, stride)
@@ -91,7 +91,7 @@ def fit_anchors(cfg: Any, generator: Any, ground_truth: dict[str, Any]) -> Ancho
     )
 
 
-def seen_scale(cfg: Any, height: int, width: int) -> float:
+def input_scale(cfg: Any, height: int, width: int) -> float:
     """Returns the factor by which an image of this size is resized for the detector."""
     tile = cfg.INPUT.TILE_SIZE
     # The detector pads an image that is smaller than a tile to a full tile.
@@ -105,11 +105,11 @@ def _best_iou(boxes: Tensor, cell: Tensor, stride: int) -> Tensor:
     """Returns the largest IoU of each box ``[N, 4]`` with a level's anchors ``[A, 4]``."""
     best = boxes.new_zeros(len(boxes))
     for anchor in cell:
-        steps = ((_middles(boxes) - _middles(anchor)) / stride).round()
-        moved = anchor + (steps * stride).repeat(1, 2)
-        best = torch.maximum(best, box_iou(boxes, moved, aligned=True))
+        steps = ((_centres(boxes) - _centres(anchor)) / stride).round()
+        shifted = anchor + (steps * stride).repeat(1, 2)
+        best = torch.maximum(best, box_iou(boxes, shifted, aligned=True))
     return best
 
 
-def _middles(boxes: Tensor) -> Tensor:
+def _centres(boxes: Tensor) -> Tensor:
     return (boxes[..., :2] + boxes[..., 2:]) / 2

@@ -13,7 +13,7 @@ from ..config import ConfigError
 from ..distributed import is_main, on_main
 from .checkpoint import DamagedCheckpointError, load_checkpoint, save_weights, writing
 
-NAME = "best.pt"
+FILE_NAME = "best.pt"
 
 
 def mean_average_precision(evaluation: Mapping[str, Any]) -> float | None:
@@ -51,34 +51,34 @@ class BestWeights:
     Args:
         folder: the training folder.
         resume: continue from the existing file; otherwise it is deleted.
-        tell: called with one line if that file is damaged; it is then treated as missing.
+        warn: called with one line if that file is damaged; it is then treated as missing.
 
     Attributes:
         step: step of the weights, 0 if there are none.
         ap: AP of the weights, None if there are none.
     """
 
-    def __init__(self, folder: Path, resume: bool, tell: Callable[[str], Any]) -> None:
-        self.path = folder / NAME
+    def __init__(self, folder: Path, resume: bool, warn: Callable[[str], Any]) -> None:
+        self.path = folder / FILE_NAME
         self.step: int = 0
         self.ap: float | None = None
         if resume:
-            self.step, self.ap = on_main(lambda: self._read(tell))
+            self.step, self.ap = on_main(lambda: self._read(warn))
         elif is_main():
             with writing(self.path):
                 self.path.unlink(missing_ok=True)
 
-    def _read(self, tell: Callable[[str], Any]) -> tuple[int, float | None]:
+    def _read(self, warn: Callable[[str], Any]) -> tuple[int, float | None]:
         if not self.path.is_file():
             return 0, None
         try:
             found = load_checkpoint(self.path)
         except DamagedCheckpointError as error:
-            tell(f"{error}: passed over")
+            warn(f"{error}: skipped")
             return 0, None
         return found.get("step", 0), found.get("AP")
 
-    def offer(
+    def update(
         self,
         step: int,
         evaluation: Mapping[str, Any],
@@ -102,7 +102,7 @@ class BestWeights:
             about = {"step": step, "AP": ap}
             save_weights(self.path, model.state_dict(), config, names, half, about)
 
-    def waited(self, step: int, solver: Any) -> bool:
+    def patience_exhausted(self, step: int, solver: Any) -> bool:
         """Returns whether SOLVER.PATIENCE evaluations have passed without a higher AP.
 
         SOLVER.PATIENCE 0 means never.

@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 Checkpoint = dict[str, Any]
-NAMED_DIFFERENCES = 3
+MAX_LISTED = 3
 SEAL = b"detops sha256 "
 ZIP_START, ZIP_END = b"PK\3\4", b"PK\5\6"
 ZIP_END_SIZE = 22  # bytes of the end record; its last two are the length of the comment
 NO_COMMENT = b"\0\0"
-CHUNK = 1 << 20
+CHUNK_SIZE = 1 << 20
 
 
 class CheckpointError(ValueError):
@@ -103,8 +103,8 @@ def save_checkpoint(
     Raises:
         OutputError: the file cannot be written, for example because the disk is full.
     """
-    with replacing(path, temporary, "; what was there before is whole") as file:
-        sink = _Sink(file)
+    with replacing(path, temporary, "; the previous file is intact") as file:
+        sink = _SealedWriter(file)
         # mypy: torch.save is annotated to take a file, but it uses only `write` and `flush`.
         torch.save(checkpoint, sink)  # type: ignore[arg-type]
         sink.seal()
@@ -112,35 +112,35 @@ def save_checkpoint(
 
 def sync_folder(folder: Path) -> None:
     """Flushes a folder's entries to disk; a machine crash could otherwise undo a rename."""
-    number = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
-class _Sink:
+class _SealedWriter:
     """Forwards an archive to a file and computes its digest."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.digest, self.held = file, hashlib.sha256(), b""
+        self.file, self.digest, self.tail = file, hashlib.sha256(), b""
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.digest.update(view)
         # Hold back the archive's last two bytes, which the seal replaces.
-        kept = min(len(view), len(NO_COMMENT))
-        held = self.held + view[len(view) - kept :]
-        ready = held[: -len(NO_COMMENT)] if len(held) > len(NO_COMMENT) else b""
+        tail_size = min(len(view), len(NO_COMMENT))
+        pending = self.tail + view[len(view) - tail_size :]
+        ready = pending[: -len(NO_COMMENT)] if len(pending) > len(NO_COMMENT) else b""
         # Store the error: if raised here, torch.save's C++ code would replace it with its own.
         if self.error is None:
             try:
                 self.file.write(ready)
-                self.file.write(view[: len(view) - kept])
+                self.file.write(view[: len(view) - tail_size])
             except OSError as error:
                 self.error = error
-        self.held = held[-len(NO_COMMENT) :]
+        self.tail = pending[-len(NO_COMMENT) :]
         return len(view)
 
     def flush(self) -> None:
@@ -149,10 +149,8 @@ class _Sink:
     def seal(self) -> None:
         if self.error is not None:
             raise self.error
-        if self.held != NO_COMMENT:
-            raise RuntimeError(
-                "torch.save wrote an archive that ends otherwise than with no comment"
-            )
+        if self.tail != NO_COMMENT:
+            raise RuntimeError("expected torch.save to write an archive without a comment")
         self.file.write(_seal(self.digest.hexdigest()))
 
 
@@ -226,7 +224,7 @@ def verify(path: str | Path) -> None:
     end = _end(path)
     if end[len(NO_COMMENT) :].startswith(SEAL):
         if end != _seal(_digest(path)):
-            raise damaged(path, "its SHA-256 is not the one it was written with")
+            raise damaged(path, "its SHA-256 does not match")
         return
     with open(path, "rb") as file:
         if file.read(len(ZIP_START)) != ZIP_START:
@@ -235,12 +233,12 @@ def verify(path: str | Path) -> None:
         raise damaged(path, "its end is missing or changed")
     try:
         with zipfile.ZipFile(path) as archive:
-            wrong = archive.testzip()
+            corrupt = archive.testzip()
     # zipfile raises errors of many types on a damaged directory.
     except Exception as error:
         raise damaged(path, first_line(error)) from error
-    if wrong is not None:
-        raise damaged(path, f"the checksum of {wrong} in it is wrong")
+    if corrupt is not None:
+        raise damaged(path, f"the checksum of {corrupt} is wrong")
 
 
 def _check_size(path: Path) -> None:
@@ -267,7 +265,7 @@ def _digest(path: Path) -> str:
     """Returns the digest that the file had before it was sealed."""
     digest, rest = hashlib.sha256(), path.stat().st_size - SEAL_SIZE
     with open(path, "rb") as file:
-        while rest > 0 and (chunk := file.read(min(CHUNK, rest))):
+        while rest > 0 and (chunk := file.read(min(CHUNK_SIZE, rest))):
             digest.update(chunk)
             rest -= len(chunk)
     digest.update(NO_COMMENT)
@@ -277,7 +275,7 @@ def _digest(path: Path) -> str:
 def damaged(path: Path, reason: str) -> DamagedCheckpointError:
     """Returns the error for a file that is damaged or not a checkpoint."""
     return DamagedCheckpointError(
-        f"{path}: damaged, or not a checkpoint ({reason[:120]}); copy it again or take another"
+        f"{path}: damaged, or not a checkpoint ({reason[:120]}); copy it again or use another file"
     )
 
 
@@ -312,7 +310,7 @@ def _unpickling_reason(text: str) -> str:
     """Returns torch.load's reason without its advice to execute the code in the file."""
     unknown = re.search(r"GLOBAL (\S+) was not an allowed global", text)
     return (
-        f"{unknown[1]} in it is no tensor or plain value"
+        f"it contains {unknown[1]}, which is no tensor or plain value"
         if unknown
         else "not what torch.save writes"
     )
@@ -335,14 +333,14 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     required = {"config": str, "names": list, "model": Mapping}
     for key, kind in required.items():
         if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
-            raise CheckpointError(f"{path}: not a detops checkpoint: no '{key}' in it")
+            raise CheckpointError(f"{path}: not a detops checkpoint: it lacks '{key}'")
     if not all(isinstance(name, str) for name in checkpoint["names"]):
-        raise DamagedCheckpointError(f"{path}: damaged: its names are not all text")
+        raise DamagedCheckpointError(f"{path}: damaged: its names are not all strings")
     return dict(checkpoint)
 
 
 @contextmanager
-def as_large_as(state: Mapping[str, Any], source: str | Path) -> Iterator[None]:
+def limit_parameters(state: Mapping[str, Any], source: str | Path) -> Iterator[None]:
     """Aborts building modules with more parameter elements than the weights have bytes.
 
     Raises:
@@ -351,23 +349,23 @@ def as_large_as(state: Mapping[str, Any], source: str | Path) -> Iterator[None]:
     # Count storages, not tensors: a file may have many views, of any size, of one storage.
     dense = [x for x in state.values() if isinstance(x, Tensor) and x.layout == torch.strided]
     storages = [x.untyped_storage() for x in dense if x.device.type != "meta"]
-    left = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+    budget = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
     thread = get_ident()
 
     def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
-        nonlocal left
+        nonlocal budget
         if parameter is not None and get_ident() == thread:
-            left -= parameter.numel()
-            if left < 0:
+            budget -= parameter.numel()
+            if budget < 0:
                 raise OverflowError
 
     handle = register_module_parameter_registration_hook(count)
     try:
         yield
     except Exception as error:
-        if left >= 0:
+        if budget >= 0:
             raise
-        reason = "its config asks for more than it has weights for"
+        reason = "its config requires more weights than it contains"
         raise CheckpointError(f"{source}: {reason}") from error
     finally:
         handle.remove()
@@ -388,21 +386,21 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str | Pa
     differences = [f"lacks {key}" for key in expected if key not in state]
     differences += [f"has unknown {key}" for key in state if key not in expected]
     differences += [
-        f"{key} is {_described(state[key])}, the model's is {list(value.shape)}"
+        f"{key} is {_shape_or_type(state[key])}, the model's is {list(value.shape)}"
         for key, value in expected.items()
-        if key in state and _described(state[key]) != str(list(value.shape))
+        if key in state and _shape_or_type(state[key]) != str(list(value.shape))
     ]
     if differences:
         raise CheckpointError(f"{source}: does not fit the model: {list_some(differences)}")
     model.load_state_dict(state)
 
 
-def _described(value: Any) -> str:
+def _shape_or_type(value: Any) -> str:
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
 def list_some(items: Sequence[str], separator: str = "; ") -> str:
     """Joins the first few items and adds how many more there are."""
-    more = len(items) - NAMED_DIFFERENCES
+    more = len(items) - MAX_LISTED
     rest = f"{separator}and {more} more" if more > 0 else ""
-    return separator.join(items[:NAMED_DIFFERENCES]) + rest
+    return separator.join(items[:MAX_LISTED]) + rest

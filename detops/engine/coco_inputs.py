@@ -7,14 +7,14 @@ import contextlib
 import math
 from typing import Any
 
-from ..data.detection import given_box, is_crowd
+from ..data.detection import annotated_box, is_crowd
 from ..data.masks import SegmentationError, to_rle
-from ..data.problems import BrokenPart, as_whole, given_size, is_number
+from ..data.problems import BrokenPart, annotated_size, as_integer, is_number
 from ..messages import shown
 
 Record = dict[str, Any]
-WHOLE = ("id", "image_id", "category_id", "width", "height")
-PLAIN = {int, float, str, bool, list, tuple, type(None)}  # need no conversion
+INTEGER_FIELDS = ("id", "image_id", "category_id", "width", "height")
+PLAIN_TYPES = {int, float, str, bool, list, tuple, type(None)}  # need no conversion
 
 
 def complete_truth(ground_truth: Record) -> Record:
@@ -28,12 +28,12 @@ def complete_truth(ground_truth: Record) -> Record:
     """
     # annToRLE reads the sizes of all images, even if it does not use them.
     images = [{"width": None, "height": None} | _plain(image) for image in ground_truth["images"]]
-    size_of = {image["id"]: given_size(image) for image in images}
+    sizes = {image["id"]: annotated_size(image) for image in images}
     annotations = []
-    for number, given in enumerate(ground_truth["annotations"], start=1):
-        annotation = _plain(given)
+    for number, record in enumerate(ground_truth["annotations"], start=1):
+        annotation = _plain(record)
         try:
-            annotations.append(annotation | _needed(annotation, size_of))
+            annotations.append(annotation | _required_fields(annotation, sizes))
         except (BrokenPart, SegmentationError) as error:
             where = f"ground_truth: annotation {shown(annotation.get('id', f'number {number}'))}"
             raise ValueError(f"{where}: {': '.join(filter(None, error.args))}") from error
@@ -49,15 +49,15 @@ def complete_detections(detections: list[Record]) -> list[Record]:
         ValueError: a detection has no image_id, category_id or score.
     """
     completed = []
-    for number, given in enumerate(detections):
-        found = _plain(given)
+    for number, record in enumerate(detections):
+        found = _plain(record)
         is_scored = isinstance(found.get("score"), int | float)
         if not (is_scored and _is_id(found.get("image_id")) and _is_id(found.get("category_id"))):
             expected = "expected image_id, category_id and a score"
-            raise ValueError(f"detections[{number}]: {expected}, got {shown(given)}")
+            raise ValueError(f"detections[{number}]: {expected}, got {shown(record)}")
         box = None
         with contextlib.suppress(SegmentationError):  # an empty mask has no box
-            box = given_box(found, *_frame(found, None))
+            box = annotated_box(found, *_mask_size(found, None))
         area = box[2] * box[3] if box else 0
         box = list(box) if box else None
         completed.append(found | {"bbox": box, "iscrowd": 0, "area": area})
@@ -66,7 +66,7 @@ def complete_detections(detections: list[Record]) -> list[Record]:
 
 def check_drawable(entries: list[Record], images: list[Record]) -> None:
     """Raises ValueError if an entry has polygons and its image has no size to draw them in."""
-    unsized = {image["id"]: image for image in images if given_size(image) is None}
+    unsized = {image["id"]: image for image in images if annotated_size(image) is None}
     for entry in entries:
         image = unsized.get(entry["image_id"])
         if image is not None and isinstance(entry["segmentation"], list):
@@ -77,24 +77,24 @@ def check_drawable(entries: list[Record], images: list[Record]) -> None:
 
 
 def _plain(record: Record) -> Record:
-    """Converts arrays and tensors to lists and numbers, and whole floats in `WHOLE` to integers."""
-    if PLAIN.issuperset(map(type, record.values())):
-        if float not in [type(record.get(key)) for key in WHOLE]:
+    """Converts arrays and tensors to lists and numbers, and whole `INTEGER_FIELDS` to integers."""
+    if PLAIN_TYPES.issuperset(map(type, record.values())):
+        if float not in [type(record.get(key)) for key in INTEGER_FIELDS]:
             return record
     plain = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in record.items()}
     segmentation = plain.get("segmentation")
     if isinstance(segmentation, dict) and isinstance(segmentation.get("size"), list | tuple):
-        plain["segmentation"] = segmentation | {"size": [*map(as_whole, segmentation["size"])]}
-    return plain | {key: as_whole(plain[key]) for key in WHOLE if key in plain}
+        plain["segmentation"] = segmentation | {"size": [*map(as_integer, segmentation["size"])]}
+    return plain | {key: as_integer(plain[key]) for key in INTEGER_FIELDS if key in plain}
 
 
-def _needed(annotation: Record, size_of: dict[Any, tuple[Any, Any] | None]) -> Record:
+def _required_fields(annotation: Record, sizes: dict[Any, tuple[Any, Any] | None]) -> Record:
     """Returns bbox, area and iscrowd of an annotation."""
     for key in ("image_id", "category_id"):
         if not _is_id(annotation.get(key)):
             raise BrokenPart(f"expected a value of {key}, got {shown(annotation.get(key))}")
-    height, width = _frame(annotation, size_of.get(annotation["image_id"]))
-    box = given_box(annotation, height, width)
+    height, width = _mask_size(annotation, sizes.get(annotation["image_id"]))
+    box = annotated_box(annotation, height, width)
     if not isinstance(box, list | tuple) or len(box) != 4 or not all(map(is_number, box)):
         raise BrokenPart("box is not four finite numbers", f"bbox {shown(box)}")
     area = annotation.get("area")
@@ -107,12 +107,16 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int | float | str)
 
 
-def _frame(annotation: Record, size: tuple[Any, Any] | None) -> tuple[Any, Any]:
+def _mask_size(annotation: Record, size: tuple[Any, Any] | None) -> tuple[Any, Any]:
     """Returns the height and width of a segmentation; infinite for polygons in an unknown size."""
     segmentation = annotation.get("segmentation")
     if isinstance(segmentation, dict):
-        own = segmentation.get("size")
-        return tuple(own) if isinstance(own, list | tuple) and len(own) == 2 else (None, None)
+        rle_size = segmentation.get("size")
+        return (
+            tuple(rle_size)
+            if isinstance(rle_size, list | tuple) and len(rle_size) == 2
+            else (None, None)
+        )
     return (math.inf, math.inf) if size is None else size[::-1]
 
 

@@ -32,16 +32,16 @@ from .checkpoint import CheckpointError, OutputError, load_checkpoint, save_weig
 from .config_checks import check_classes, check_crops
 from .detect import Detector
 from .evaluate import evaluate, matched_category_ids
-from .plots import matplotlib_is_there, plot_all, plot_training
+from .plots import has_matplotlib, plot_all, plot_training
 from .progress import counting_progress, training_progress
-from .published import NOT_OURS
+from .published import TORCHVISION_UNSUPPORTED
 from .run_folder import RunFolder
 from .stop import Stopped, StopSignals
 from .train import Trainer
 from .weights import load_weights_into
 from .weights_torchvision import is_published
 
-MOST_FAILING = 0.1  # fraction of images that may fail to load before training stops
+MAX_FAILED_FRACTION = 0.1  # fraction of images that may fail to load before training stops
 
 
 def train(
@@ -92,56 +92,62 @@ def train(
         make_deterministic()
     folder = RunFolder(output)
     with StopSignals() as stop:
-        with joined(device, console, messages) as place, locked(folder):
+        with process_group(device, console, messages) as torch_device, locked(folder):
             check_patience(cfg)
             check_crops(cfg)
-            there = on_main(folder.checkpoints)
-            if there and not resume:
+            existing = on_main(folder.checkpoints)
+            if existing and not resume:
                 raise CheckpointError(
-                    f"{there[0]} is there already: give --resume to go on from it, or another "
+                    f"{existing[0]} already exists: use --resume to continue from it, or another "
                     "--output"
                 )
-            parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
-            parts["class_map"] = class_map
-            train_sets = _load(cfg.DATASETS.TRAIN, images, skip_broken, messages, **parts)
-            tests = cfg.DATASETS.TEST
-            test_sets = _load(tests, images, skip_broken, messages, **parts) if tests else []
+            options = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
+            options["class_map"] = class_map
+            train_sets = _load(cfg.DATASETS.TRAIN, images, skip_broken, messages, **options)
+            test_paths = cfg.DATASETS.TEST
+            test_sets = (
+                _load(test_paths, images, skip_broken, messages, **options) if test_paths else []
+            )
             names = train_sets[0].names
             check_classes(cfg, train_sets[0])
             for dataset in test_sets:
                 matched_category_ids(names, dataset)
-            _tell_few_proposals(cfg, messages)
+            _warn_few_proposals(cfg, messages)
             for dataset in train_sets:
                 dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
-                dataset.most_failing = MOST_FAILING
+                dataset.most_failing = MAX_FAILED_FRACTION
             seed_all(seed)
             model = build_detection_model(cfg)
-            if cfg.MODEL.WEIGHT and not there:
+            if cfg.MODEL.WEIGHT and not existing:
                 epsilon = cfg.MODEL.WEIGHT_BN_EPSILON
                 weights = cfg.MODEL.WEIGHT
-                used = load_weights_into(
+                report = load_weights_into(
                     model, weights, other_classes=True, batch_norm_epsilon=epsilon
                 )
-                messages.print(str(used))
+                messages.print(str(report))
             data: ConcatDataset = ConcatDataset(train_sets)
             text = dump_config(cfg)
-            trainer = Trainer(model, data, cfg, text, names, output, place, seed, tensorboard)
-            if there:
+            trainer = Trainer(
+                model, data, cfg, text, names, output, torch_device, seed, tensorboard
+            )
+            if existing:
                 trainer.resume(tell=messages.print)
             elif resume:
-                messages.print(f"{folder.newest}: not there, training starts from step 0")
-            rating = partial(_evaluate_all, datasets=test_sets)
-            best = BestWeights(output, bool(there), messages.print)
-            results = _run(trainer, rating if test_sets else None, messages, stop, best, half)
+                messages.print(f"{folder.newest}: does not exist, training starts from step 0")
+            evaluate_tests = partial(_evaluate_all, datasets=test_sets)
+            best = BestWeights(output, bool(existing), messages.print)
+            results = _run(
+                trainer, evaluate_tests if test_sets else None, messages, stop, best, half
+            )
             if results is not None:
                 _finish(trainer, results, test_sets, best, half, console, messages)
         if results is None:
             # Possibly only another process received the signal.
-            number = stop.received or signal.SIGTERM
+            signal_number = stop.received or signal.SIGTERM
             saved = folder.checkpoints()
-            on = f"; {saved[0]} is saved, --resume goes on from it" if saved else ""
-            name = signal.Signals(number).name
-            raise Stopped(number, f"stopped by {name} after step {trainer.step}{on}")
+            saved_note = f"; {saved[0]} is saved, --resume continues from it" if saved else ""
+            name = signal.Signals(signal_number).name
+            raise Stopped(signal_number, f"stopped by {name} after step {trainer.step}{saved_note}")
 
 
 def _finish(
@@ -170,17 +176,17 @@ def _finish(
     if is_main():
         write_json(trainer.output / "results.json", results)
         plot_all(trainer.output / "plots", found, messages.print)
-        if matplotlib_is_there():
+        if has_matplotlib():
             plot_training(trainer.output / "metrics.jsonl", trainer.output / "results.png")
     skipped = results["skipped_steps"]
-    without = f", {skipped} of them not taken (not finite)" if skipped else ""
-    console.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s{without}")
+    skipped_note = f", {skipped} of them skipped (not finite)" if skipped else ""
+    console.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s{skipped_note}")
     console.print(str(path))
     if best.ap is not None:
         console.print(f"{best.path}: AP {best.ap:.3f}, after step {best.step}")
 
 
-def rate(
+def evaluate_detector(
     weights: Path,
     data: Path,
     console: Console,
@@ -218,25 +224,25 @@ def rate(
         ValueError: the detector lacks a category of the dataset, or is a torchvision detector.
         Stopped: SIGINT or SIGTERM arrived.
     """
-    with StopSignals(), joined(device, console, messages) as place:
+    with StopSignals(), process_group(device, console, messages) as torch_device:
         if output is not None:
             on_main(lambda: check_writable(output))
         if cfg is None and is_published(weights):
-            raise ValueError(NOT_OURS)
+            raise ValueError(TORCHVISION_UNSUPPORTED)
         exported = cfg is None and weights.suffix in SUFFIXES
         if exported:
             detector = Detector.from_exported(weights, device)
         elif cfg is None:
             checkpoint = on_main(lambda: load_checkpoint(weights))
-            detector = Detector.from_loaded(checkpoint, weights, place)
+            detector = Detector.from_loaded(checkpoint, weights, torch_device)
         else:
-            detector = Detector.from_weights(weights, cfg, place)
+            detector = Detector.from_weights(weights, cfg, torch_device)
         # Masks and keypoints are evaluated if both the detector and the dataset have them. An
         # exported detector shows only when it runs whether it has them.
         masks = None if getattr(detector.model, "with_masks", exported) else False
         keypoints = None if getattr(detector.model, "num_keypoints", exported) else False
-        parts = {"masks": masks, "keypoints": keypoints, "class_map": class_map}
-        (dataset,) = _load([str(data)], images, skip_broken, messages, **parts)
+        options = {"masks": masks, "keypoints": keypoints, "class_map": class_map}
+        (dataset,) = _load([str(data)], images, skip_broken, messages, **options)
         if all(name.isdecimal() for name in detector.names):
             if len(detector.names) == len(dataset.names):
                 detector.names = dataset.names
@@ -253,12 +259,12 @@ def rate(
 def check_writable(path: Path) -> None:
     """Raises OutputError before the work starts if the output file cannot be written."""
     if path.is_dir():
-        raise OutputError(f"{path}: the output must be a file, this is a folder")
-    there = path.exists()
+        raise OutputError(f"{path}: expected a file, got a folder")
+    existed = path.exists()
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         open(path, "ab").close()
-    if not there:
+    if not existed:
         path.unlink()
 
 
@@ -270,13 +276,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def joined(device: str | None, *consoles: Console) -> Iterator[torch.device]:
+def process_group(device: str | None, *consoles: Console) -> Iterator[torch.device]:
     """Joins the distributed processes; only the main process prints to these consoles."""
-    with processes(device) as place:
+    with processes(device) as torch_device:
         try:
             for console in consoles:
                 console.quiet = not is_main()
-            yield place
+            yield torch_device
         finally:
             for console in consoles:
                 console.quiet = False
@@ -292,46 +298,49 @@ def locked(folder: RunFolder) -> Iterator[None]:
 
 def _run(
     trainer: Trainer,
-    rating: Callable[..., dict[str, Any]] | None,
+    evaluate_tests: Callable[..., dict[str, Any]] | None,
     messages: Console,
     stop: StopSignals,
     best: BestWeights,
     half: bool,
 ) -> dict[str, Any] | None:
     """Trains and returns step counts and timings, or None if training was stopped."""
-    began, done_before = time.perf_counter(), trainer.step
+    began, start_step = time.perf_counter(), trainer.step
     times = []
     solver = trainer.solver
     progress = (solver.MAX_ITER, trainer.step, solver.IMS_PER_BATCH, trainer.device)
     with training_progress(messages, *progress) as report:
 
-        def note(record: dict[str, Any]) -> None:
+        def record_step(record: dict[str, Any]) -> None:
             times.append(record["seconds"])
             report(record)
 
         def evaluate_now(model: nn.Module) -> dict[str, Any]:
             detector = Detector.from_config(model, trainer.names, trainer.cfg, trainer.device)
-            found = rating(detector) if rating else {}
-            best.offer(trainer.step, found, model, trainer.config_text, trainer.names, half)
+            found = evaluate_tests(detector) if evaluate_tests else {}
+            best.update(trainer.step, found, model, trainer.config_text, trainer.names, half)
             return found
 
         def is_over() -> bool:
-            return best.waited(trainer.step, solver)
+            return best.patience_exhausted(trainer.step, solver)
 
         with stop.deferred():
             # A run that ended by SOLVER.PATIENCE stays ended when it is resumed.
-            done = is_over() or trainer.run(
-                note, evaluate_now if rating else None, lambda: stop.received, is_over
+            finished = is_over() or trainer.run(
+                record_step,
+                evaluate_now if evaluate_tests else None,
+                lambda: stop.received,
+                is_over,
             )
-    if not done:
+    if not finished:
         return None
     if trainer.step < solver.MAX_ITER:
         messages.print(
-            f"ended after step {trainer.step}: no higher AP in {solver.PATIENCE} evaluations "
+            f"stopped after step {trainer.step}: no higher AP in {solver.PATIENCE} evaluations "
             "(SOLVER.PATIENCE)"
         )
     return {
-        "steps": trainer.step - done_before,
+        "steps": trainer.step - start_step,
         "skipped_steps": trainer.skipped,
         "seconds": round(time.perf_counter() - began, 1),
         "seconds_per_step": round(statistics.median(times), 4) if times else None,
@@ -342,12 +351,12 @@ def _evaluate_all(
     detector: Detector,
     datasets: list[DetectionDataset],
     messages: Console | None = None,
-    kept: dict[str, Any] | None = None,
+    collected: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns metrics by dataset name, see `distinct_names`.
 
-    With `kept`, each dataset and its detections are also stored there under that name. Only the
-    main process has the detections.
+    With `collected`, each dataset and its detections are also stored there under that name. Only
+    the main process has the detections.
     """
     results = {}
     for name, dataset in zip(distinct_names(datasets), datasets, strict=True):
@@ -356,8 +365,8 @@ def _evaluate_all(
         with counting_progress(console, f"evaluating {name}") as report:
             found: list[Any] = []
             results[name] = evaluate(detector, dataset, report=report, keep=found.extend)
-        if kept is not None:
-            kept[name] = dataset, found
+        if collected is not None:
+            collected[name] = dataset, found
     return results
 
 
@@ -366,44 +375,51 @@ def _load(
     images: Path | None,
     skip_broken: bool,
     messages: Console,
-    **parts: Any,
+    **options: Any,
 ) -> list[DetectionDataset]:
     on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
-    datasets = load_datasets(list(paths), images, on_error, **parts)
+    datasets = load_datasets(list(paths), images, on_error, **options)
     for dataset in datasets:
-        _tell_problems(dataset, messages)
+        _print_problems(dataset, messages)
     return datasets
 
 
-def _tell_problems(dataset: DetectionDataset, messages: Console) -> None:
+def _print_problems(dataset: DetectionDataset, messages: Console) -> None:
     text = dataset.describe_problems()
     if text:
         messages.print(f"{dataset.path}: {text}")
 
 
-def _tell_few_proposals(cfg: Any, messages: Console) -> None:
+def _warn_few_proposals(cfg: Any, messages: Console) -> None:
     """Warns if a proposal limit for the whole batch leaves too few for each image.
 
     The limit is meant for two images per process.
     """
     rpn, images = cfg.MODEL.RPN, cfg.SOLVER.IMS_PER_BATCH
-    each, drawn = rpn.FPN_POST_NMS_TOP_N_TRAIN // images, cfg.MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE
-    if rpn.USE_FPN and rpn.FPN_POST_NMS_PER_BATCH and each < drawn:
+    per_image, sampled = (
+        rpn.FPN_POST_NMS_TOP_N_TRAIN // images,
+        cfg.MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE,
+    )
+    if rpn.USE_FPN and rpn.FPN_POST_NMS_PER_BATCH and per_image < sampled:
         messages.print(
             f"MODEL.RPN.FPN_POST_NMS_TOP_N_TRAIN: {rpn.FPN_POST_NMS_TOP_N_TRAIN} proposals for the "
-            f"whole batch are {each} for each of {images} images, fewer than the {drawn} that "
-            "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE draws; 1000 for each image are usual"
+            f"whole batch are {per_image} for each of {images} images, fewer than the {sampled} "
+            "that MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE samples; 1000 per image are usual"
         )
 
 
 def _print_metrics(metrics: dict[str, Any], title: str, console: Console) -> None:
     keys = ("AP", "AP50", "AP75", "AR")
-    table = Table("of", "detections counted per image", *keys, title=title)
-    rated = {"boxes": metrics, "masks": metrics.get("segm"), "keypoints": metrics.get("keypoints")}
-    for name, of_kind in rated.items():
-        if of_kind is None:
+    table = Table("kind", "detections counted per image", *keys, title=title)
+    by_kind = {
+        "boxes": metrics,
+        "masks": metrics.get("segm"),
+        "keypoints": metrics.get("keypoints"),
+    }
+    for name, kind_metrics in by_kind.items():
+        if kind_metrics is None:
             continue
-        rows = {row["max_detections"]: row for row in (of_kind["standard"], of_kind)}
+        rows = {row["max_detections"]: row for row in (kind_metrics["standard"], kind_metrics)}
         for limit, row in rows.items():
             values = ("-" if row[key] is None else f"{row[key]:.3f}" for key in keys)
             table.add_row(name, str(limit), *values)

@@ -16,10 +16,10 @@ def check_crops(cfg: Any) -> None:
     Raises:
         ConfigError: crops are enabled, but INPUT.CROP_MIN is 0 or above INPUT.CROP_MAX.
     """
-    least, most = cfg.INPUT.CROP_MIN, cfg.INPUT.CROP_MAX
-    if most > 0 and not 1 <= least <= most:
+    low, high = cfg.INPUT.CROP_MIN, cfg.INPUT.CROP_MAX
+    if high > 0 and not 1 <= low <= high:
         raise ConfigError(
-            f"INPUT.CROP_MIN: expected 1 to INPUT.CROP_MAX, which is {most}, got {least}"
+            f"INPUT.CROP_MIN: expected 1 to INPUT.CROP_MAX, which is {high}, got {low}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .evaluate import accumulate, prepared
+from .evaluate import accumulate, build_coco_eval
 
 SHOWN_IOUS = (0.5, 0.75)
 
@@ -63,24 +63,26 @@ def confusion_matrix(
     """
     found = [d for d in detections if d["score"] >= score_threshold]
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = prepared(ground_truth, found)
+        evaluation = build_coco_eval(ground_truth, found)
         params = evaluation.params
         params.useCats, params.iouThrs = 0, np.array([iou_threshold])
         params.maxDets = [max(1, len(found))]
         evaluation.evaluate()
-    number = {c["id"]: i for i, c in enumerate(ground_truth["categories"])}
-    nothing = len(number)
-    matrix = np.zeros((nothing + 1, nothing + 1), dtype=np.int64)
+    class_index = {c["id"]: i for i, c in enumerate(ground_truth["categories"])}
+    background = len(class_index)
+    matrix = np.zeros((background + 1, background + 1), dtype=np.int64)
 
     def objects(ids: Any) -> list[int]:
         annotations = evaluation.cocoGt.anns
-        return [number[annotations[int(id)]["category_id"]] if id else nothing for id in ids]
+        return [
+            class_index[annotations[int(id)]["category_id"]] if id else background for id in ids
+        ]
 
     for image in filter(None, evaluation.evalImgs):
         counted = ~np.asarray(image["dtIgnore"][0], dtype=bool)
-        labels = [number[evaluation.cocoDt.anns[id]["category_id"]] for id in image["dtIds"]]
+        labels = [class_index[evaluation.cocoDt.anns[id]["category_id"]] for id in image["dtIds"]]
         matched = objects(image["dtMatches"][0])
         np.add.at(matrix, (np.array(matched, int)[counted], np.array(labels, int)[counted]), 1)
         missed = (image["gtMatches"][0] == 0) & (np.asarray(image["gtIgnore"]) == 0)
-        np.add.at(matrix, (np.array(objects(image["gtIds"]), int)[missed], nothing), 1)
+        np.add.at(matrix, (np.array(objects(image["gtIds"]), int)[missed], background), 1)
     return matrix

@@ -14,18 +14,18 @@ from rich.table import Table
 from ..data import DetectionDataset, open_dataset
 from ..data.catalog import different_categories, rename_all
 from ..data.class_map import ClassMap
+from ..data.duplicate_images import find_duplicate_images, load_imagehash
 from ..data.problems import shown
-from ..data.same_pictures import load_imagehash, same_pictures
 from ..visualize import contact_sheet
 from .anchor_fit import AnchorFit, anchor_generator, fit_anchors
 from .checkpoint import writing
-from .plots import WITHOUT_MATPLOTLIB, draw_objects, matplotlib_is_there, plot_anchor_fit, spread
+from .plots import MATPLOTLIB_MISSING, draw_objects, evenly_spaced, has_matplotlib, plot_anchor_fit
 
-SHOWN = 20  # number of problems printed; `problems.txt` lists all of them
-SAMPLES = 12  # images on the contact sheet
+MAX_PRINTED = 20  # number of problems printed; `problems.txt` lists all of them
+SAMPLE_COUNT = 12  # images on the contact sheet
 
 
-class Checked(NamedTuple):
+class CheckResult(NamedTuple):
     """Result of a check.
 
     Args:
@@ -70,8 +70,8 @@ def check_data(
     """
     # Fail on a missing package before decoding every image.
     load_imagehash()
-    if cfg is not None and not matplotlib_is_there():
-        raise ImportError(WITHOUT_MATPLOTLIB)
+    if cfg is not None and not has_matplotlib():
+        raise ImportError(MATPLOTLIB_MISSING)
     anchors = None if cfg is None else anchor_generator(cfg)
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -95,9 +95,9 @@ def check_data(
             histogram = output / f"{number}_box_sizes.png"
             plot_anchor_fit(fit, histogram)
             console.print(str(histogram))
-    for line in checked.problems[:SHOWN]:
+    for line in checked.problems[:MAX_PRINTED]:
         console.print(line)
-    more = len(checked.problems) - SHOWN
+    more = len(checked.problems) - MAX_PRINTED
     if more > 0:
         console.print(f"and {more} more: {file}")
     return len(checked.problems)
@@ -108,7 +108,7 @@ def find_problems(
     images: Path | None = None,
     class_map: ClassMap | None = None,
     **parts: bool,
-) -> Checked:
+) -> CheckResult:
     """Finds the problems of each dataset and those between datasets.
 
     Every pixel of every image is decoded. In addition to everything that `DetectionDataset`
@@ -132,23 +132,23 @@ def find_problems(
     for path in dict.fromkeys(paths):
         dataset = datasets[path] = open_dataset(path, **options)
         truths[path] = dataset.ground_truth()
-        repeated = _repeated(dataset, truths[path]["annotations"])
-        problems += [f"{path}: {line}" for line in (*dataset.broken, *repeated)]
+        duplicates = _duplicates(dataset, truths[path]["annotations"])
+        problems += [f"{path}: {line}" for line in (*dataset.broken, *duplicates)]
     if class_map:
         rename_all(list(datasets.values()), class_map)
-    problems += [*different_categories(datasets.items()), *_same(datasets)]
-    return Checked(datasets, truths, problems)
+    problems += [*different_categories(datasets.items()), *_duplicate_images(datasets)]
+    return CheckResult(datasets, truths, problems)
 
 
 def samples(dataset: DetectionDataset) -> Any:
     """Draws a contact sheet of some images with their objects."""
-    chosen = spread(range(len(dataset)), SAMPLES)
+    chosen = evenly_spaced(range(len(dataset)), SAMPLE_COUNT)
     return contact_sheet(
         [draw_objects(dataset.image(i), dataset.target(i), dataset.names) for i in chosen]
     )
 
 
-def _repeated(dataset: DetectionDataset, annotations: list[dict[str, Any]]) -> Iterator[str]:
+def _duplicates(dataset: DetectionDataset, annotations: list[dict[str, Any]]) -> Iterator[str]:
     ids = [a["id"] for a in annotations]
     for id in ids:
         if not isinstance(id, Hashable):
@@ -163,18 +163,20 @@ def _repeated(dataset: DetectionDataset, annotations: list[dict[str, Any]]) -> I
             yield f"image {image}: duplicate object: {count} of {name} with bbox {list(box)}"
 
 
-def _same(datasets: dict[str, DetectionDataset]) -> Iterator[str]:
-    places = [(path, index) for path, dataset in datasets.items() for index in range(len(dataset))]
-    files = [datasets[path].image_path(index) for path, index in places]
-    for group in same_pictures(files):
-        one, *others = ((*places[i], files[i]) for i in group)
-        for path, index, file in others:
-            here = f"image {datasets[path].images[index]['id']}"
-            there = f"image {datasets[one[0]].images[one[1]]['id']} ({one[2]})"
-            what = "same file as" if file.resolve() == one[2].resolve() else "same picture as"
-            if path != one[0]:
-                what, there = f"leakage: {what}", f"{there} of {one[0]}"
-            yield f"{path}: {here} ({file}): {what} {there}"
+def _duplicate_images(datasets: dict[str, DetectionDataset]) -> Iterator[str]:
+    locations = [
+        (path, index) for path, dataset in datasets.items() for index in range(len(dataset))
+    ]
+    files = [datasets[path].image_path(index) for path, index in locations]
+    for group in find_duplicate_images(files):
+        first, *duplicates = ((*locations[i], files[i]) for i in group)
+        for path, index, file in duplicates:
+            image = f"image {datasets[path].images[index]['id']}"
+            original = f"image {datasets[first[0]].images[first[1]]['id']} ({first[2]})"
+            relation = "same file as" if file.resolve() == first[2].resolve() else "same image as"
+            if path != first[0]:
+                relation, original = f"leakage: {relation}", f"{original} of {first[0]}"
+            yield f"{path}: {image} ({file}): {relation} {original}"
 
 
 def _print_classes(
@@ -191,13 +193,13 @@ def _print_classes(
     console.print(table)
     if dataset.mended:
         text = ", ".join(f"{count} x {kind}" for kind, count in dataset.mended.items())
-        console.print(f"put right: {text}")
+        console.print(f"corrected: {text}")
 
 
 def _print_anchors(fit: AnchorFit, console: Console) -> None:
     table = Table("stride", "anchors, pixels", "boxes", f"of them with IoU {fit.high:g} or more")
     for level, (stride, sides) in enumerate(zip(fit.strides, fit.anchor_sides, strict=True)):
-        counts = map(str, fit.of_level(level))
+        counts = map(str, fit.level_counts(level))
         table.add_row(str(stride), ", ".join(f"{side:g}" for side in sides), *counts)
     console.print(table)
     console.print(

@@ -14,34 +14,34 @@ from torch.utils.data import DataLoader
 from ..data.image import ImageError
 from ..data.problems import AnnotationError
 
-WRAPPED = "Original Traceback"  # PyTorch adds this to errors re-raised from a worker
+WORKER_TRACEBACK = "Original Traceback"  # PyTorch adds this to errors re-raised from a worker
 
 
-def batches(loader: DataLoader, failed: Callable[[Exception], Exception | None]) -> Iterator[Any]:
+def batches(loader: DataLoader, on_error: Callable[[Exception], Exception | None]) -> Iterator[Any]:
     """Yields the loader's batches.
 
     Args:
         loader: the loader to iterate over.
-        failed: called with an error of the loader, between two steps; returns the error to raise,
+        on_error: called with an error of the loader, between two steps; returns the error to raise,
             or None to end.
     """
     iterator = iter(loader)
-    with _deaths_are_found_by_the_loader():
+    with _without_sigchld_handler():
         while True:
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
             except Exception as error:
-                told = failed(error)
-                if told is None:
+                replacement = on_error(error)
+                if replacement is None:
                     return
-                raise told from error
+                raise replacement from error
             yield batch
 
 
 @contextmanager
-def _deaths_are_found_by_the_loader() -> Iterator[None]:
+def _without_sigchld_handler() -> Iterator[None]:
     """Keeps PyTorch from raising an error in the middle of a step when a data worker dies.
 
     PyTorch's SIGCHLD handler raises wherever Python happens to be. The loader detects dead workers
@@ -80,14 +80,14 @@ def data_failure(error: Exception, workers: int) -> str | None:
     text = str(error).strip() or type(error).__name__
     # Batches are fetched from the worker; once it has died, the connection fails.
     lost = isinstance(error, ConnectionError | EOFError | FileNotFoundError)
-    if "DataLoader worker (pid" in text or (workers and lost and WRAPPED not in text):
+    if "DataLoader worker (pid" in text or (workers and lost and WORKER_TRACEBACK not in text):
         return (
-            f"a data worker died ({_last_line(text)}): most often the machine was out of memory; "
-            f"lower DATALOADER.NUM_WORKERS (now {workers}), or enlarge /dev/shm"
+            f"a data worker died ({_last_line(text)}): usually because the machine ran out of "
+            f"memory; lower DATALOADER.NUM_WORKERS (now {workers}), or enlarge /dev/shm"
         )
     if "/torch_" in text and workers:
         return (
-            f"a data worker found no room in shared memory ({_last_line(text)}): enlarge /dev/shm, "
+            f"a data worker ran out of shared memory ({_last_line(text)}): enlarge /dev/shm, "
             f"or lower DATALOADER.NUM_WORKERS (now {workers})"
         )
     if isinstance(error, AnnotationError | ImageError):
@@ -98,7 +98,7 @@ def data_failure(error: Exception, workers: int) -> str | None:
 def _last_line(text: str) -> str:
     """Returns the message of an error without the traceback that a worker puts before it."""
     last = text.splitlines()[-1]
-    if WRAPPED not in text:
+    if WORKER_TRACEBACK not in text:
         return last
     name, colon, message = last.partition(": ")
     return message if colon and name.replace(".", "").isidentifier() else last

@@ -19,12 +19,12 @@ from ..data.tiling import cut_tiles, merge_detections
 from ..device import choose_device
 from ..export.load import SUFFIXES, load
 from ..optimization import optimize
-from .checkpoint import Checkpoint, CheckpointError, as_large_as, load_checkpoint, load_weights
-from .published import OnTheseOps, class_names, load_published
+from .checkpoint import Checkpoint, CheckpointError, limit_parameters, load_checkpoint, load_weights
+from .published import PatchedDetector, class_names, load_published
 from .weights import load_weights_into
 from .weights_torchvision import is_published, newest_weights
 
-TILES_AT_ONCE = 8
+TILE_BATCH = 8
 TILING = ("tile_size", "tile_overlap", "tile_nms")
 
 
@@ -63,8 +63,10 @@ class Detector:
         self.device = choose_device(device)
         self.model = to_device(model, self.device).eval()
         self.names = tuple(names)
-        self._fast: nn.Module | None = None
-        self._state: list[tuple[int, int]] = []  # state of the model from which `_fast` was built
+        self._optimized: nn.Module | None = None
+        self._optimized_state: list[
+            tuple[int, int]
+        ] = []  # state of the model from which `_optimized` was built
         self.tile_size, self.tile_overlap, self.tile_nms = tile_size, tile_overlap, tile_nms
 
     @classmethod
@@ -133,7 +135,7 @@ class Detector:
             except ConfigError as error:
                 reason = str(error).removeprefix(f"{file}:").strip()
                 raise CheckpointError(f"{path}: its config: {reason}") from error
-        with as_large_as(checkpoint["model"], path):
+        with limit_parameters(checkpoint["model"], path):
             model = build_detection_model(cfg)
         load_weights(model, checkpoint["model"], path)
         return cls.from_config(model, checkpoint["names"], cfg, device)
@@ -170,11 +172,11 @@ class Detector:
         Raises:
             CheckpointError: there is no such detector, or its weights are not available.
         """
-        place = choose_device(device)
+        torch_device = choose_device(device)
         model, names = load_published(name)
-        if place.type == "cpu":
-            model = optimize(to_device(model, place))
-        return cls(OnTheseOps(model), names, device=place)
+        if torch_device.type == "cpu":
+            model = optimize(to_device(model, torch_device))
+        return cls(PatchedDetector(model), names, device=torch_device)
 
     @torch.inference_mode()
     def detect(
@@ -227,11 +229,11 @@ class Detector:
         if self.tile_size > 0:
             found = {i: self._detect_tiled(each) for i, each in enumerate(pixels)}
         else:
-            of_size: dict[Any, list[int]] = {}
+            by_size: dict[Any, list[int]] = {}
             for i, each in enumerate(pixels):
-                of_size.setdefault(each.shape, []).append(i)
-            for group in of_size.values():
-                detections = self._computes([self._to_floats(pixels[i]) for i in group])
+                by_size.setdefault(each.shape, []).append(i)
+            for group in by_size.values():
+                detections = self._inference_model([self._to_floats(pixels[i]) for i in group])
                 found |= zip(group, detections, strict=True)
         return [self._result(found[i], score_threshold) for i in range(len(pixels))]
 
@@ -248,15 +250,15 @@ class Detector:
         return result | {"names": [self.names[label - 1] for label in labels]}
 
     @property
-    def _computes(self) -> nn.Module:
+    def _inference_model(self) -> nn.Module:
         from ..modeling import GeneralizedRCNN
 
         if self.device.type != "cpu" or not isinstance(self.model, GeneralizedRCNN):
             return self.model
-        state = _state_of(self.model)
-        if self._fast is None or self._state != state:
-            self._fast, self._state = optimize(self.model), state
-        return self._fast
+        state = _tensor_versions(self.model)
+        if self._optimized is None or self._optimized_state != state:
+            self._optimized, self._optimized_state = optimize(self.model), state
+        return self._optimized
 
     def inputs(self, pixels: Tensor) -> Iterator[Tensor]:
         """Yields the model inputs for an image ``[3, h, w]`` uint8: it or its tiles, as floats."""
@@ -272,9 +274,9 @@ class Detector:
         height, width = pixels.shape[1:]
         tiles = self._tiles(pixels)
         found: list[dict[str, Tensor]] = []
-        for start in range(0, len(tiles), TILES_AT_ONCE):
-            group = tiles[start : start + TILES_AT_ONCE]
-            found += self._computes([self._cut(pixels, tile) for tile in group])
+        for start in range(0, len(tiles), TILE_BATCH):
+            group = tiles[start : start + TILE_BATCH]
+            found += self._inference_model([self._cut(pixels, tile) for tile in group])
         return merge_detections(found, tiles, (height, width), self.tile_nms)
 
     def _cut(self, pixels: Tensor, tile: tuple[int, int, int, int]) -> Tensor:
@@ -285,15 +287,15 @@ class Detector:
             return cut
         # The model resizes its input to a fixed side. Padding an image smaller than a tile to a
         # full tile keeps the scale that tiles had in training.
-        whole = cut.mean(dim=(1, 2), keepdim=True).repeat(1, self.tile_size, self.tile_size)
-        whole[:, : y2 - y1, : x2 - x1] = cut
-        return whole
+        padded = cut.mean(dim=(1, 2), keepdim=True).repeat(1, self.tile_size, self.tile_size)
+        padded[:, : y2 - y1, : x2 - x1] = cut
+        return padded
 
     def _to_floats(self, pixels: Tensor) -> Tensor:
         return pixels.to(self.device).float().div_(255)
 
 
-def _state_of(model: nn.Module) -> list[tuple[int, int]]:
+def _tensor_versions(model: nn.Module) -> list[tuple[int, int]]:
     """Returns the address and version of each tensor; inference tensors have no version."""
     tensors = chain(model.parameters(), model.buffers())
     return [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]

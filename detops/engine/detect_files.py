@@ -32,12 +32,12 @@ from .video import VideoWriter, open_video
 
 
 @dataclass
-class Wanted:
+class Options:
     """Options of `detops detect`.
 
     Attributes:
         output: folder for the drawn images and for the journal of the run.
-        pictures: whether to draw detections.
+        draw_images: whether to draw detections.
         tables: files by kind, see `formats.TABLES`.
         yolo: folder for one text file per image.
         crops: folder for one image per detection.
@@ -45,11 +45,11 @@ class Wanted:
         classes: names of the classes to keep; empty keeps all.
         batch: number of images read at a time; those of the same size run together.
         resume: skip inputs that are already done in the output folder.
-        drawing: arguments of `draw_detections`.
+        draw_options: arguments of `draw_detections`.
     """
 
     output: Path
-    pictures: bool = True
+    draw_images: bool = True
     tables: dict[str, Path] = field(default_factory=dict)
     yolo: Path | None = None
     crops: Path | None = None
@@ -57,11 +57,11 @@ class Wanted:
     classes: Sequence[str] = ()
     batch: int = 1
     resume: bool = False
-    drawing: dict[str, Any] = field(default_factory=dict)
+    draw_options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
-class Done:
+class Stats:
     """Statistics of one process: counts and seconds."""
 
     images: int = 0
@@ -86,10 +86,10 @@ def detect_files(
     weights: str,
     sources: Sequence[Source],
     problems: Sequence[ImageError],
-    wanted: Wanted,
+    options: Options,
     console: Console,
     messages: Console,
-    complain: Callable[[str], Any],
+    report_failure: Callable[[str], Any],
 ) -> tuple[int, int, Exception | None]:
     """Detects objects in images and videos, draws them and writes them to files.
 
@@ -98,13 +98,13 @@ def detect_files(
 
     Args:
         make_detector: called after the check that the tables can be written.
-        weights: identifies the detector's weights, which must be the same for `Wanted.resume`.
+        weights: identifies the detector's weights, which must be the same for `Options.resume`.
         sources: the inputs; the same in all processes.
         problems: errors of inputs that could not become sources.
-        wanted: the options.
+        options: see `Options`.
         console: for one line per image.
         messages: for progress and a summary.
-        complain: called with a description of each failed image.
+        report_failure: called with a description of each failed image.
 
     Returns:
         In the main process, the number of failed images, the total number, and the error of a
@@ -112,37 +112,37 @@ def detect_files(
 
     Raises:
         OutputError: a result cannot be written; see also `Journal.begin`.
-        ValueError: a name in `wanted.classes` is not a class of the detector.
+        ValueError: a name in `options.classes` is not a class of the detector.
     """
-    for path in wanted.tables.values():
+    for path in options.tables.values():
         on_main(partial(check_writable, path))
-    run = _Run(make_detector(), wanted, console, messages, complain)
+    run = _Run(make_detector(), options, console, messages, report_failure)
     settings = {
         "weights": weights,
         "names": list(run.detector.names),
         "classes": run.classes,
-        "score_threshold": wanted.score_threshold,
+        "score_threshold": options.score_threshold,
     }
-    done = on_main(lambda: run.journal.begin(settings, wanted.resume))
-    again = {source.name for source in sources if source.passes}
-    done = {name: picture for name, picture in done.items() if name not in again}
+    completed = on_main(lambda: run.journal.begin(settings, options.resume))
+    transient = {source.name for source in sources if source.is_transient}
+    completed = {name: drawing for name, drawing in completed.items() if name not in transient}
     for problem in problems if is_main() else ():
-        run.fail(problem)
+        run.record_failure(problem)
     try:
-        run.work(sources, done)
+        run.process_sources(sources, completed)
     except BaseException:
         if world_size() == 1:
             run.write_tables(sources)
         raise
     run.journal.close()
-    together = gather_objects(run.done)
+    all_stats = gather_objects(run.stats)
     if not is_main():
         return 0, 0, None
     # Finish the journal first: if a table cannot be written, --resume rebuilds it from the journal.
     run.journal.finish([source.name for source in sources])
     run.write_tables(sources)
-    failed = sum(each.failed for each in together)
-    run.summarize(together, len(done.keys() & {source.name for source in sources}))
+    failed = sum(each.failed for each in all_stats)
+    run.summarize(all_stats, len(completed.keys() & {source.name for source in sources}))
     return failed, len(sources) + len(problems), run.last_error
 
 
@@ -152,138 +152,144 @@ class _Run:
     def __init__(
         self,
         detector: Detector,
-        wanted: Wanted,
+        options: Options,
         console: Console,
         messages: Console,
-        complain: Callable[[str], Any],
+        report_failure: Callable[[str], Any],
     ) -> None:
-        self.detector, self.wanted = detector, wanted
-        self.console, self.messages, self.complain = console, messages, complain
-        self.classes = _labels(detector.names, wanted.classes)
-        self.journal = Journal(wanted.output)
-        self.done = Done()
+        self.detector, self.options = detector, options
+        self.console, self.messages, self.report_failure = console, messages, report_failure
+        self.classes = _class_labels(detector.names, options.classes)
+        self.journal = Journal(options.output)
+        self.stats = Stats()
         self.began = time.perf_counter()
         # Only the last error, because each one keeps its image in memory.
         self.last_error: Exception | None = None
 
-    def work(self, sources: Sequence[Source], done: Mapping[str, str | None]) -> None:
+    def process_sources(
+        self, sources: Sequence[Source], completed: Mapping[str, str | None]
+    ) -> None:
         """Processes the sources that are not done and that fall to this process."""
-        paths = picture_paths(sources, self.wanted.output, done)
-        left = [i for i, source in enumerate(sources) if source.name not in done]
+        paths = drawing_paths(sources, self.options.output, completed)
+        remaining = [i for i, source in enumerate(sources) if source.name not in completed]
         with counting_progress(self.messages, "detecting") as report:
-            for chunk in distribute_chunks(len(left), self.wanted.batch):
-                group = [left[i] for i in chunk]
-                self._pictures(
-                    [(sources[i], paths[i]) for i in group if sources[i].kind == "picture"]
+            for chunk in distribute_chunks(len(remaining), self.options.batch):
+                group = [remaining[i] for i in chunk]
+                self._process_images(
+                    [(sources[i], paths[i]) for i in group if sources[i].kind == "image"]
                 )
                 for i in group:
-                    if sources[i].kind != "picture":
-                        self._attempt(sources[i].name, self._video, sources[i], paths[i])
-                report(chunk.stop, len(left))
+                    if sources[i].kind != "image":
+                        self._try(sources[i].name, self._process_video, sources[i], paths[i])
+                report(chunk.stop, len(remaining))
 
-    def fail(self, error: Exception, name: str = "") -> None:
+    def record_failure(self, error: Exception, name: str = "") -> None:
         """Records and reports a failed image."""
-        self.done.failed += 1
+        self.stats.failed += 1
         self.last_error = error
         text = str(error) or "not enough memory"
-        self.complain(text if isinstance(error, ImageError) else f"{name}: {text}")
+        self.report_failure(text if isinstance(error, ImageError) else f"{name}: {text}")
 
     def write_tables(self, sources: Sequence[Source]) -> None:
         """Writes the files that list all detections."""
         order = [source.name for source in sources]
-        for kind, path in self.wanted.tables.items():
+        for kind, path in self.options.tables.items():
             write_table(kind, path, self.journal.entries(order), order)
 
-    def summarize(self, together: Sequence[Done], resumed: int) -> None:
+    def summarize(self, all_stats: Sequence[Stats], resumed: int) -> None:
         """Prints a summary over all processes."""
-        images = sum(each.images for each in together)
+        images = sum(each.images for each in all_stats)
         seconds = time.perf_counter() - self.began
-        names = sum((each.names for each in together), Counter[str]())
+        names = sum((each.names for each in all_stats), Counter[str]())
         lines = [f"{images} images in {seconds:.1f} s"]
         if images:
             kinds = ("reading", "detecting", "writing")
-            times = (1000 * sum(getattr(each, k) for each in together) / images for k in kinds)
+            times = (1000 * sum(getattr(each, k) for each in all_stats) / images for k in kinds)
             parts = [f"{t:.1f} ms {kind}" for kind, t in zip(kinds, times, strict=True)]
-            lines[0] += f", {images / seconds:.2f} a second; of each {', '.join(parts)}"
+            lines[0] += f", {images / seconds:.2f} images/s; per image {', '.join(parts)}"
         if resumed:
-            lines.append(f"{resumed} were done before")
+            lines.append(f"{resumed} were already done")
         found = [f"{count} {name}" for name, count in names.most_common()]
         lines.append(f"found: {list_some(found, ', ')}" if found else "found: nothing")
         self.messages.print("\n".join(lines))
 
-    def _attempt(self, name: str, action: Callable[..., Any], *args: Any) -> Any:
+    def _try(self, name: str, action: Callable[..., Any], *args: Any) -> Any:
         try:
             return action(*args)
         # PyTorch raises RuntimeError if it cannot allocate memory.
         except (ImageError, MemoryError, RuntimeError) as error:
-            self.fail(error, name)
+            self.record_failure(error, name)
 
-    def _pictures(self, group: Sequence[tuple[Source, Path]]) -> None:
-        with self.done.timing("reading"):
+    def _process_images(self, group: Sequence[tuple[Source, Path]]) -> None:
+        with self.stats.timing("reading"):
             read = [
                 (source.name, path, pixels)
                 for source, path in group
-                if (pixels := self._attempt(source.name, source.read)) is not None
+                if (pixels := self._try(source.name, source.read)) is not None
             ]
         began = time.perf_counter()
-        together = self._together([pixels for *_, pixels in read])
-        each_took = (time.perf_counter() - began) / max(1, len(read))
-        self.done.detecting += each_took * len(read)
-        for (name, path, pixels), found in zip(read, together, strict=True):
-            took = each_took
+        results = self._detect_batch([pixels for *_, pixels in read])
+        elapsed_each = (time.perf_counter() - began) / max(1, len(read))
+        self.stats.detecting += elapsed_each * len(read)
+        for (name, path, pixels), found in zip(read, results, strict=True):
+            elapsed = elapsed_each
             if found is None:
                 began = time.perf_counter()
-                found = self._attempt(name, self._detect, pixels)
-                took += time.perf_counter() - began
-                self.done.detecting += time.perf_counter() - began
+                found = self._try(name, self._detect, pixels)
+                elapsed += time.perf_counter() - began
+                self.stats.detecting += time.perf_counter() - began
             if found is None:
                 continue
-            with self.done.timing("writing"):
-                entry = self._attempt(name, self._write, name, path, pixels, found)
+            with self.stats.timing("writing"):
+                entry = self._try(name, self._write, name, path, pixels, found)
                 if entry is None:
                     continue
                 self.journal.append([entry], rank())
             self._count(found)
-            drawn = f", {path}" if self.wanted.pictures else ""
-            self.console.print(f"{name}: {len(found['scores'])} found, {1000 * took:.1f} ms{drawn}")
+            drawn = f", {path}" if self.options.draw_images else ""
+            self.console.print(
+                f"{name}: {len(found['scores'])} found, {1000 * elapsed:.1f} ms{drawn}"
+            )
 
     def _write(self, name: str, path: Path, pixels: Tensor, found: dict[str, Any]) -> Entry:
         """Writes the files of an image and returns its journal entry."""
         entry = image_entry(name, pixels.shape, found)
-        if self.wanted.pictures:
-            picture = self._draw(pixels, found)
+        if self.options.draw_images:
+            drawing = self._draw(pixels, found)
             with writing(path):
-                picture.save(path)
+                drawing.save(path)
             entry["picture"] = str(path)
-        self._write_others(path.stem, pixels, found)
+        self._write_yolo_and_crops(path.stem, pixels, found)
         return entry
 
-    def _write_others(self, stem: str, pixels: Tensor, found: dict[str, Any]) -> None:
-        if self.wanted.yolo is not None:
-            write_yolo(self.wanted.yolo / f"{stem}.txt", pixels.shape, found)
-        if self.wanted.crops is not None:
-            write_crops(self.wanted.crops, stem, pixels, found)
+    def _write_yolo_and_crops(self, stem: str, pixels: Tensor, found: dict[str, Any]) -> None:
+        if self.options.yolo is not None:
+            write_yolo(self.options.yolo / f"{stem}.txt", pixels.shape, found)
+        if self.options.crops is not None:
+            write_crops(self.options.crops, stem, pixels, found)
 
-    def _video(self, source: Source, path: Path) -> None:
+    def _process_video(self, source: Source, path: Path) -> None:
         """Detects objects in the frames of a video, or of a camera until Ctrl-C."""
         frames, found, began = 0, 0, time.perf_counter()
         with open_video(source.name) as (rate, pixels):
-            with VideoWriter(path, rate) if self.wanted.pictures else nullcontext() as writer:
+            with VideoWriter(path, rate) if self.options.draw_images else nullcontext() as writer:
                 with suppress(KeyboardInterrupt) if source.kind == "live" else nullcontext():
-                    while group := self._timed_frames(pixels):
-                        found += self._frames(source.name, path, frames, group, writer)
+                    while group := self._read_frames(pixels):
+                        found += self._process_frames(source.name, path, frames, group, writer)
                         frames += len(group)
         entry = {"image": source.name, "frames": frames, "frames_per_second": float(rate)}
         self.journal.append([entry | ({"picture": str(path)} if writer else {})], rank())
-        took = 1000 * (time.perf_counter() - began) / max(1, frames)
+        milliseconds = 1000 * (time.perf_counter() - began) / max(1, frames)
         drawn = f", {path}" if writer else ""
-        self.console.print(f"{source.name}: {found} found in {frames} frames, {took:.1f} ms{drawn}")
+        self.console.print(
+            f"{source.name}: {found} found in {frames} frames, {milliseconds:.1f} ms{drawn}"
+        )
 
-    def _timed_frames(self, pixels: Iterator[Tensor]) -> list[Tensor]:
-        with self.done.timing("reading"):
-            return list(islice(pixels, self.wanted.batch))
+    def _read_frames(self, pixels: Iterator[Tensor]) -> list[Tensor]:
+        with self.stats.timing("reading"):
+            return list(islice(pixels, self.options.batch))
 
-    def _frames(
+    def _process_frames(
         self,
         name: str,
         path: Path,
@@ -292,35 +298,35 @@ class _Run:
         writer: VideoWriter | None,
     ) -> int:
         """Detects objects in consecutive frames and returns how many there are."""
-        with self.done.timing("detecting"):
-            together = [
+        with self.stats.timing("detecting"):
+            results = [
                 self._detect(pixels) if found is None else found
-                for pixels, found in zip(group, self._together(group), strict=True)
+                for pixels, found in zip(group, self._detect_batch(group), strict=True)
             ]
-        with self.done.timing("writing"):
+        with self.stats.timing("writing"):
             entries = []
-            for number, (pixels, found) in enumerate(zip(group, together, strict=True), first):
+            for number, (pixels, found) in enumerate(zip(group, results, strict=True), first):
                 if writer is not None:
                     writer.add(self._draw(pixels, found, enlarge=False))
-                self._write_others(f"{path.stem}_{number:06d}", pixels, found)
+                self._write_yolo_and_crops(f"{path.stem}_{number:06d}", pixels, found)
                 entries.append(image_entry(name, pixels.shape, found) | {"frame": number})
                 self._count(found)
             self.journal.append(entries, rank())
-        return sum(len(found["names"]) for found in together)
+        return sum(len(found["names"]) for found in results)
 
-    def _together(self, pixels: Sequence[Tensor]) -> Sequence[dict[str, Any] | None]:
+    def _detect_batch(self, pixels: Sequence[Tensor]) -> Sequence[dict[str, Any] | None]:
         """Detects objects in several images at once; returns None for those to run one by one."""
         if len(pixels) > 1:
             with suppress(MemoryError, RuntimeError):  # one image may fail, or all together
-                found = self.detector.detect_batch(pixels, self.wanted.score_threshold)
-                return [self._of_wanted_classes(each) for each in found]
+                found = self.detector.detect_batch(pixels, self.options.score_threshold)
+                return [self._filter_classes(each) for each in found]
         return [None] * len(pixels)
 
     def _detect(self, pixels: Tensor) -> dict[str, Any]:
-        found = self.detector.detect(pixels, self.wanted.score_threshold)
-        return self._of_wanted_classes(found)
+        found = self.detector.detect(pixels, self.options.score_threshold)
+        return self._filter_classes(found)
 
-    def _of_wanted_classes(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _filter_classes(self, found: dict[str, Any]) -> dict[str, Any]:
         if not self.classes:
             return found
         keep = torch.isin(found["labels"], torch.tensor(self.classes))
@@ -330,7 +336,7 @@ class _Run:
         ]
         return kept | {"names": names}
 
-    def _draw(self, pixels: Tensor, found: dict[str, Any], **how: Any) -> Any:
+    def _draw(self, pixels: Tensor, found: dict[str, Any], **overrides: Any) -> Any:
         return draw_detections(
             pixels,
             found["boxes"],
@@ -339,35 +345,35 @@ class _Run:
             found["names"] if len(self.detector.names) > 1 else None,
             masks=found.get("masks"),
             keypoints=found.get("keypoints"),
-            **self.wanted.drawing,
-            **how,
+            **self.options.draw_options,
+            **overrides,
         )
 
     def _count(self, found: dict[str, Any]) -> None:
-        self.done.images += 1
-        self.done.names.update(found["names"])
+        self.stats.images += 1
+        self.stats.names.update(found["names"])
 
 
-def _labels(names: Sequence[str], wanted: Iterable[str]) -> list[int]:
+def _class_labels(names: Sequence[str], chosen: Iterable[str]) -> list[int]:
     """Returns the labels, from 1, of class names in any case."""
-    numbers = {name.casefold(): label for label, name in enumerate(names, 1)}
-    unknown = [name for name in wanted if name.casefold() not in numbers]
+    labels = {name.casefold(): label for label, name in enumerate(names, 1)}
+    unknown = [name for name in chosen if name.casefold() not in labels]
     if unknown:
         raise ValueError(
             f"--classes: no class {list_some(unknown, ', ')}; there are {list_some(names, ', ')}"
         )
-    return sorted(numbers[name.casefold()] for name in wanted)
+    return sorted(labels[name.casefold()] for name in chosen)
 
 
-def picture_paths(
-    sources: Sequence[Source], output: Path, done: Mapping[str, str | None]
+def drawing_paths(
+    sources: Sequence[Source], output: Path, completed: Mapping[str, str | None]
 ) -> list[Path]:
     """Chooses a file for the drawing of each source, distinct from all others and from the sources.
 
     Args:
         sources: the inputs.
         output: folder of the drawings.
-        done: result of `Journal.begin`. Sources listed there keep their files.
+        completed: result of `Journal.begin`. Sources listed there keep their files.
     """
 
     def key(path: str | Path) -> str:
@@ -375,20 +381,20 @@ def picture_paths(
         return os.path.realpath(path).casefold()
 
     # Use only the file's name: the folder may have been moved, or be given by another path.
-    kept = {name: output / Path(picture).name for name, picture in done.items() if picture}
-    taken = {key(source.name) for source in sources} | {key(path) for path in kept.values()}
+    kept = {name: output / Path(drawing).name for name, drawing in completed.items() if drawing}
+    used = {key(source.name) for source in sources} | {key(path) for path in kept.values()}
     last: Counter[str] = Counter()
     paths = []
     for source in sources:
         if source.name in kept:
             paths.append(kept[source.name])
             continue
-        suffix = ".png" if source.kind == "picture" else ".mp4"
+        suffix = ".png" if source.kind == "image" else ".mp4"
         stem = Path(source.name).stem
         path = output / f"{stem}{suffix}"
-        while key(path) in taken:
+        while key(path) in used:
             last[stem] += 1
             path = output / f"{stem}_{last[stem] + 1}{suffix}"
-        taken.add(key(path))
+        used.add(key(path))
         paths.append(path)
     return paths

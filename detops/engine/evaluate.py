@@ -21,7 +21,7 @@ from .coco_inputs import check_drawable, complete_detections, complete_truth
 from .detect import Detector
 
 STANDARD_LIMIT, STANDARD_KEYPOINTS_LIMIT = 100, 20
-OTHER_SIGMA = 0.05  # sigma of each keypoint, unless there are 17 as in COCO
+DEFAULT_SIGMA = 0.05  # sigma of each keypoint, unless there are 17 as in COCO
 # Optional fields of a detection: pycocotools' IoU type, and the name of the field in COCO results.
 IOU_TYPES = {"masks": ("segm", "segmentation"), "keypoints": ("keypoints", "keypoints")}
 
@@ -56,25 +56,25 @@ def evaluate(
         71
     """
     ids = matched_category_ids(detector.names, dataset)
-    rated = torch.tensor([False] + [id is not None for id in ids])
+    evaluated = torch.tensor([False] + [id is not None for id in ids])
     found_kinds: set[str] = set()
     per_image: list[tuple[int, list[dict[str, Any]]]] = []
     for index in range(rank(), len(dataset), world_size()):
         found = detector.detect(dataset.image(index))
-        found = {key: found[key][rated[found["labels"]]] for key in found.keys() - {"names"}}
+        found = {key: found[key][evaluated[found["labels"]]] for key in found.keys() - {"names"}}
         found_kinds |= found.keys() & IOU_TYPES.keys()
         image_id = dataset.images[index]["id"]
         per_image.append((index, to_coco(found, image_id, ids)))
         if report is not None:
             report(min(index + world_size(), len(dataset)), len(dataset))
-    shares = gather_objects((found_kinds, per_image))
+    gathered = gather_objects((found_kinds, per_image))
 
-    def rate() -> dict[str, Any]:
+    def compute() -> dict[str, Any]:
         truth = dataset.ground_truth()
-        kinds = set().union(*(kinds for kinds, _ in shares))
+        kinds = set().union(*(kinds for kinds, _ in gathered))
         # Restore the order of the dataset, so that the result does not depend on the number of
         # processes.
-        entries = sorted((entry for _, share in shares for entry in share), key=itemgetter(0))
+        entries = sorted((entry for _, part in gathered for entry in part), key=itemgetter(0))
         detections = [detection for _, found in entries for detection in found]
         if keep is not None:
             keep(detections)
@@ -84,7 +84,7 @@ def evaluate(
                 iou_types.append(iou_type)
         return coco_metrics(truth, detections, max_detections, iou_types)
 
-    return on_main(rate)
+    return on_main(compute)
 
 
 def matched_category_ids(names: Sequence[str], dataset: DetectionDataset) -> list[Any]:
@@ -99,16 +99,16 @@ def matched_category_ids(names: Sequence[str], dataset: DetectionDataset) -> lis
         ValueError: the detector lacks a category of the dataset.
     """
     exact = [list(names), list(dataset.names)]
-    sides = [[name.casefold() for name in side] for side in exact]
-    if any(len(set(side)) < len(set(known)) for side, known in zip(sides, exact, strict=True)):
-        sides = exact
-    if not set(sides[1]) <= set(sides[0]):
+    folded = [[name.casefold() for name in side] for side in exact]
+    if any(len(set(side)) < len(set(known)) for side, known in zip(folded, exact, strict=True)):
+        folded = exact
+    if not set(folded[1]) <= set(folded[0]):
         raise ValueError(
             f"{dataset.path}: categories {list(dataset.names)} differ from the detector's "
             f"{list(names)}"
         )
-    id_of = dict(zip(sides[1], dataset.category_ids, strict=True))
-    return [id_of.get(name) for name in sides[0]]
+    id_by_name = dict(zip(folded[1], dataset.category_ids, strict=True))
+    return [id_by_name.get(name) for name in folded[0]]
 
 
 def to_coco(
@@ -200,12 +200,12 @@ def coco_metrics(
         max_detections = max(STANDARD_LIMIT, 2 * max(per_image.values(), default=0))
     if max_detections < 1:
         raise ValueError(f"max_detections: expected at least 1, got {max_detections}")
-    rated = {}
+    metrics = {}
     for kind in iou_types:
         standard = STANDARD_KEYPOINTS_LIMIT if kind == "keypoints" else STANDARD_LIMIT
         limits = sorted({standard, max_detections})
-        results = _accumulated(ground_truth, detections, limits, kind)
-        rated[kind] = {
+        results = _accumulate(ground_truth, detections, limits, kind)
+        metrics[kind] = {
             **_summary(results, limits.index(max_detections)),
             "max_detections": max_detections,
             "standard": {
@@ -214,8 +214,8 @@ def coco_metrics(
             },
         }
     return {
-        **rated.pop("bbox", {}),
-        **rated,
+        **metrics.pop("bbox", {}),
+        **metrics,
         "images": len(ground_truth["images"]),
         "objects": sum(not annotation["iscrowd"] for annotation in annotations),
         "detections": len(detections),
@@ -242,12 +242,12 @@ def accumulate(
         `recalls`.
     """
     truth, found = complete_truth(ground_truth), complete_detections(detections)
-    return _accumulated(truth, found, limits, kind)
+    return _accumulate(truth, found, limits, kind)
 
 
-def _accumulated(truth: Any, found: Any, limits: list[int], kind: str) -> dict[str, np.ndarray]:
+def _accumulate(truth: Any, found: Any, limits: list[int], kind: str) -> dict[str, np.ndarray]:
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = _prepared(truth, found, kind)
+        evaluation = _build_coco_eval(truth, found, kind)
         evaluation.params.maxDets = limits
         evaluation.evaluate()
         evaluation.accumulate()
@@ -255,7 +255,7 @@ def _accumulated(truth: Any, found: Any, limits: list[int], kind: str) -> dict[s
     return evaluation.eval | {"thresholds": params.iouThrs, "recalls": params.recThrs}
 
 
-def prepared(
+def build_coco_eval(
     ground_truth: dict[str, Any], detections: list[dict[str, Any]], kind: str = "bbox"
 ) -> Any:
     """Builds a pycocotools COCOeval over objects of all sizes, ready to evaluate.
@@ -270,36 +270,36 @@ def prepared(
     Raises:
         ValueError: see `coco_metrics`.
     """
-    return _prepared(complete_truth(ground_truth), complete_detections(detections), kind)
+    return _build_coco_eval(complete_truth(ground_truth), complete_detections(detections), kind)
 
 
-def _prepared(truth: dict[str, Any], found: list[dict[str, Any]], kind: str) -> Any:
+def _build_coco_eval(truth: dict[str, Any], found: list[dict[str, Any]], kind: str) -> Any:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     # pycocotools sorts image ids, which fails for a mix of strings and integers, so renumber them.
     ids = {image["id"] for image in truth["images"]}
     ordered = sorted(ids, key=lambda id: (isinstance(id, str), id))
-    number_of = {id: number for number, id in enumerate(ordered, start=1)}
-    images = [image | {"id": number_of[image["id"]]} for image in truth["images"]]
+    number_by_id = {id: number for number, id in enumerate(ordered, start=1)}
+    images = [image | {"id": number_by_id[image["id"]]} for image in truth["images"]]
     field = {"bbox": "bbox", **dict(IOU_TYPES.values())}[kind]
     # pycocotools adds fields to its input in place, and loadRes fails on an empty list, so build
     # both sides here from copies.
     sides = []
     for entries in (truth["annotations"], found):
         # An object without a mask can be neither detected nor missed by its mask.
-        rated = [e for e in entries if e.get(field) and e["image_id"] in number_of]
+        usable = [e for e in entries if e.get(field) and e["image_id"] in number_by_id]
         if kind == "segm":
-            check_drawable(rated, truth["images"])
+            check_drawable(usable, truth["images"])
         if kind == "keypoints":
-            rated = [_with_points_counted(entry) for entry in rated]
+            usable = [_with_num_keypoints(entry) for entry in usable]
         # Ids start at 1, because pycocotools uses id 0 for "not matched".
-        rated = [
-            entry | {"id": number, "image_id": number_of[entry["image_id"]]}
-            for number, entry in enumerate(rated, start=1)
+        usable = [
+            entry | {"id": number, "image_id": number_by_id[entry["image_id"]]}
+            for number, entry in enumerate(usable, start=1)
         ]
         side = COCO()
-        side.dataset = truth | {"images": images, "annotations": rated}
+        side.dataset = truth | {"images": images, "annotations": usable}
         side.createIndex()
         sides.append(side)
     annotations = sides[0].dataset["annotations"]
@@ -309,15 +309,15 @@ def _prepared(truth: dict[str, Any], found: list[dict[str, Any]], kind: str) -> 
     if kind == "keypoints" and annotations:
         points = len(annotations[0]["keypoints"]) // 3
         if points != len(params.kpt_oks_sigmas):
-            params.kpt_oks_sigmas = np.full(points, OTHER_SIGMA)
+            params.kpt_oks_sigmas = np.full(points, DEFAULT_SIGMA)
     return evaluation
 
 
-def _with_points_counted(annotation: dict[str, Any]) -> dict[str, Any]:
+def _with_num_keypoints(annotation: dict[str, Any]) -> dict[str, Any]:
     """Sets num_keypoints: pycocotools ignores objects where it is 0."""
     labelled = sum(visibility > 0 for visibility in annotation["keypoints"][2::3])
-    given = annotation.get("num_keypoints")
-    return annotation | {"num_keypoints": given if is_number(given) else labelled}
+    declared = annotation.get("num_keypoints")
+    return annotation | {"num_keypoints": declared if is_number(declared) else labelled}
 
 
 def _summary(results: dict[str, np.ndarray], limit: int) -> dict[str, float | None]:

@@ -61,21 +61,21 @@ def write_coco(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> 
     Args:
         file: output file.
         entries: entries of images and frames.
-        order: names of the inputs, whose ids come from `image_numbers`. Other images and all frames
-            are numbered after the highest id.
+        order: names of the inputs, whose ids come from `coco_image_ids`. Other images and all
+            frames are numbered after the highest id.
     """
-    image_ids = image_numbers(order)
-    following = max(image_ids.values(), default=0) + 1
+    image_ids = coco_image_ids(order)
+    next_id = max(image_ids.values(), default=0) + 1
 
     def results() -> Iterator[Entry]:
-        nonlocal following
+        nonlocal next_id
         for entry in entries:
-            number = image_ids.get(entry["image"]) if "frame" not in entry else None
-            if number is None:
-                number, following = following, following + 1
+            image_id = image_ids.get(entry["image"]) if "frame" not in entry else None
+            if image_id is None:
+                image_id, next_id = next_id, next_id + 1
             for found in entry["detections"]:
                 x1, y1, x2, y2 = found["box"]
-                result = {"image_id": number, "category_id": found["label"]}
+                result = {"image_id": image_id, "category_id": found["label"]}
                 result |= {"bbox": [x1, y1, x2 - x1, y2 - y1], "score": found["score"]}
                 result |= {"segmentation": found["mask"]} if "mask" in found else {}
                 result |= {"keypoints": found["keypoints"]} if "keypoints" in found else {}
@@ -120,12 +120,12 @@ def write_table(kind: str, path: Path, entries: Iterable[Entry], order: Sequence
             TABLES[kind](file, (entry for entry in entries if "detections" in entry), order)
 
 
-def image_numbers(names: Sequence[str]) -> dict[str, int]:
+def coco_image_ids(names: Sequence[str]) -> dict[str, int]:
     """Returns COCO image ids: the numbers in the file names, or else 1, 2, 3 in order.
 
-    >>> image_numbers(["val/000000000139.jpg", "val/000000000285.jpg"])
+    >>> coco_image_ids(["val/000000000139.jpg", "val/000000000285.jpg"])
     {'val/000000000139.jpg': 139, 'val/000000000285.jpg': 285}
-    >>> image_numbers(["a.jpg", "7.jpg"])
+    >>> coco_image_ids(["a.jpg", "7.jpg"])
     {'a.jpg': 1, '7.jpg': 2}
     """
     stems = [Path(name).stem for name in names]
@@ -151,9 +151,9 @@ def write_yolo(path: Path, shape: Sequence[int], found: dict[str, Any]) -> None:
     lines = []
     columns = found["labels"].tolist(), found["boxes"].tolist(), found["scores"].tolist()
     for label, (x1, y1, x2, y2), score in zip(*columns, strict=True):
-        middle = (x1 + x2) / 2 / width, (y1 + y2) / 2 / height
-        numbers = *middle, (x2 - x1) / width, (y2 - y1) / height, score
-        lines.append(f"{label - 1} " + " ".join(f"{number:.6f}" for number in numbers) + "\n")
+        centre = (x1 + x2) / 2 / width, (y1 + y2) / 2 / height
+        values = *centre, (x2 - x1) / width, (y2 - y1) / height, score
+        lines.append(f"{label - 1} " + " ".join(f"{value:.6f}" for value in values) + "\n")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(lines), encoding="utf-8")

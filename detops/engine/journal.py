@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 
 from .checkpoint import OutputError, replacing, writing
 
-WHOLE, SETTINGS = "detections.jsonl", "run.json"
-PART = "detections.part{}.jsonl"
-FOUND = {"box", "name", "label", "score"}  # required fields of each detection
+MERGED, SETTINGS = "detections.jsonl", "run.json"
+PART_NAME = "detections.part{}.jsonl"
+DETECTION_FIELDS = {"box", "name", "label", "score"}  # required fields of each detection
 
 
 class Journal:
@@ -20,7 +20,7 @@ class Journal:
 
     During a run, each process appends to its own part. It writes the line of an image after the
     image's other files. A process that is killed therefore loses only the images in progress. At
-    the end, the parts are merged into one file, `WHOLE`, in the order of the inputs, regardless of
+    the end, the parts are merged into one file, `MERGED`, in the order of the inputs, regardless of
     process.
 
     A video has one line per frame and a last line with the number of frames. If the last line is
@@ -34,8 +34,8 @@ class Journal:
         self.folder = folder
         self._part: BinaryIO | None = None
         # (file, offset) of each input's lines: one for an image, several for a video.
-        self._places: dict[str, list[tuple[Path, int]]] = {}
-        self._finished = False  # all lines are in WHOLE, and `_places` is up to date
+        self._locations: dict[str, list[tuple[Path, int]]] = {}
+        self._finished = False  # all lines are in WHOLE, and `_locations` is up to date
 
     def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, str | None]:
         """Prepares the folder for a run; called by one process before any of them appends.
@@ -55,38 +55,40 @@ class Journal:
         self._finished = False
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        told, done = self.folder / SETTINGS, dict[str, str | None]()
-        if resume and told.exists():
-            before = _settings(told)
-            other = [key for key in settings if before.get(key) != settings[key]]
-            if other:
+        settings_file, completed = self.folder / SETTINGS, dict[str, str | None]()
+        if resume and settings_file.exists():
+            saved = _settings(settings_file)
+            changed = [key for key in settings if saved.get(key) != settings[key]]
+            if changed:
                 raise OutputError(
-                    f"{told}: what was found before was found with another "
-                    f"{', '.join(other)}: give the same, or another --output"
+                    f"{settings_file}: the results so far have another "
+                    f"{', '.join(changed)}: use the same, or another --output"
                 )
-        whole, parts = self.folder / WHOLE, self._parts()
+        merged, parts = self.folder / MERGED, self._parts()
         if resume:
-            done = self._read()
-            self._places = {name: at for name, at in self._places.items() if name in done}
+            completed = self._read()
+            self._locations = {
+                name: at for name, at in self._locations.items() if name in completed
+            }
             self._rewrite([])
-        elif parts and (whole.exists() or any(part.stat().st_size > 0 for part in parts)):
+        elif parts and (merged.exists() or any(part.stat().st_size > 0 for part in parts)):
             raise OutputError(
-                f"{self.folder}: has the results of a run that did not end: give --resume to go on "
-                f"from them, or another --output; or remove {self.folder / PART.format('*')}"
+                f"{self.folder}: contains the results of an unfinished run: use --resume to "
+                f"continue it, or another --output; or remove {self.folder / PART_NAME.format('*')}"
             )
         else:
-            with writing(whole):
-                whole.unlink(missing_ok=True)
-        with replacing(told) as file:
+            with writing(merged):
+                merged.unlink(missing_ok=True)
+        with replacing(settings_file) as file:
             file.write(json.dumps(settings).encode() + b"\n")
         with writing(self.folder):
             # The run counts as unfinished while this file exists.
-            (self.folder / PART.format(0)).touch()
-        return done
+            (self.folder / PART_NAME.format(0)).touch()
+        return completed
 
     def append(self, entries: Iterable[dict[str, Any]], process: int = 0) -> None:
         """Appends lines to this process's part."""
-        path = self.folder / PART.format(process)
+        path = self.folder / PART_NAME.format(process)
         with writing(path):
             if self._part is None:
                 # Unbuffered, so that written lines survive if the process is killed.
@@ -115,15 +117,15 @@ class Journal:
             self._part = None
 
     def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob(PART.format("*")))
+        return sorted(self.folder.glob(PART_NAME.format("*")))
 
     def _read(self) -> dict[str, str | None]:
         """Locates all lines and returns the drawings of the inputs that are complete."""
-        self._places.clear()
-        done = dict[str, str | None]()
-        whole = self.folder / WHOLE
-        for path in [*([whole] if whole.exists() else []), *self._parts()]:
-            place = 0
+        self._locations.clear()
+        completed = dict[str, str | None]()
+        merged = self.folder / MERGED
+        for path in [*([merged] if merged.exists() else []), *self._parts()]:
+            offset = 0
             with open(path, "rb") as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
@@ -132,36 +134,36 @@ class Journal:
                     if entry is None:
                         raise OutputError(f"{path}: line {number} is damaged: remove the line")
                     name, frame = entry["image"], entry.get("frame")
-                    ends = frame is None  # an image, or the last line of a video
-                    if frame == 0 or (ends and "frames" not in entry):
-                        self._places[name] = []
-                    self._places.setdefault(name, []).append((path, place))
-                    if ends:
-                        done[name] = entry.get("picture")
-                    place += len(line)
-        return done
+                    is_last = frame is None  # an image, or the last line of a video
+                    if frame == 0 or (is_last and "frames" not in entry):
+                        self._locations[name] = []
+                    self._locations.setdefault(name, []).append((path, offset))
+                    if is_last:
+                        completed[name] = entry.get("picture")
+                    offset += len(line)
+        return completed
 
     def _rewrite(self, order: Sequence[str]) -> None:
-        whole = self.folder / WHOLE
-        places: dict[str, list[tuple[Path, int]]] = {}
-        place = 0
-        with replacing(whole) as file:
+        merged = self.folder / MERGED
+        locations: dict[str, list[tuple[Path, int]]] = {}
+        offset = 0
+        with replacing(merged) as file:
             for name, line in self._lines(order):
-                places.setdefault(name, []).append((whole, place))
-                place += file.write(line)
+                locations.setdefault(name, []).append((merged, offset))
+                offset += file.write(line)
         with writing(self.folder):
             for part in self._parts():
                 part.unlink()
-        self._places = places
+        self._locations = locations
 
     def _lines(self, order: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         files: dict[Path, BinaryIO] = {}
         try:
-            for name in dict.fromkeys([*order, *self._places]):
-                for path, place in self._places.get(name, ()):
+            for name in dict.fromkeys([*order, *self._locations]):
+                for path, offset in self._locations.get(name, ()):
                     if path not in files:
                         files[path] = open(path, "rb")
-                    files[path].seek(place)
+                    files[path].seek(offset)
                     yield name, files[path].readline()
         finally:
             for file in files.values():
@@ -177,8 +179,8 @@ def _settings(path: Path) -> dict[str, Any]:
     except ValueError:  # not JSON, or not UTF-8
         pass
     raise OutputError(
-        f"{path}: damaged: expected the settings that the results in this folder were found with; "
-        "give another --output, or remove the file to go on with the settings of now"
+        f"{path}: damaged: expected the settings of the results in this folder; use "
+        "another --output, or remove the file to continue with the current settings"
     )
 
 
@@ -186,8 +188,10 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     """Parses the line of an image, a frame or a whole video; returns None if it is damaged."""
     try:
         entry = json.loads(line)
-        whole = isinstance(entry["image"], str) and ("detections" in entry or "frames" in entry)
-        found = all(FOUND <= detection.keys() for detection in entry.get("detections", ()))
+        is_entry = isinstance(entry["image"], str) and ("detections" in entry or "frames" in entry)
+        has_fields = all(
+            DETECTION_FIELDS <= detection.keys() for detection in entry.get("detections", ())
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return entry if whole and found else None
+    return entry if is_entry and has_fields else None

@@ -77,7 +77,7 @@ def _summary_writer(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError(
-            "metrics for TensorBoard need the package tensorboard: pip install tensorboard"
+            "metrics for TensorBoard require tensorboard: pip install tensorboard"
         ) from error
     return SummaryWriter(str(folder), purge_step=step + 1)
 

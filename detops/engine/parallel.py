@@ -25,8 +25,8 @@ def in_parallel(model: nn.Module) -> nn.Module:
     )
 
 
-def sync(parallel: nn.Module, now: bool) -> AbstractContextManager:
+def gradient_sync(parallel: nn.Module, enabled: bool) -> AbstractContextManager:
     """Returns a context for one of several backward passes; only the last one syncs gradients."""
-    if now or not isinstance(parallel, DistributedDataParallel):
+    if enabled or not isinstance(parallel, DistributedDataParallel):
         return nullcontext()
     return parallel.no_sync()

@@ -114,7 +114,7 @@ def _key(key: Any) -> Any:
     return key if isinstance(key, int) else _text(key)
 
 
-MEANINGS: Mapping[tuple[str, str], Callable] = {
+ALLOWED_GLOBALS: Mapping[tuple[str, str], Callable] = {
     ("collections", "OrderedDict"): _ordered,
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
@@ -139,13 +139,13 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[misc]
     def __init__(self, file: BinaryIO, size: int) -> None:
         super().__init__(file, encoding="latin1")  # Python 2 wrote bytes as text
         # Byte budget: the data of arrays and the arguments of calls each occur in the file once.
-        self.left = 2 * size
-        self.done: dict[int, Any] = {}
+        self.budget = 2 * size
+        self.converted: dict[int, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns the implementation of a name."""
         key = (module.replace("numpy._core", "numpy.core"), name)
-        if key not in MEANINGS:
+        if key not in ALLOWED_GLOBALS:
             raise pickle.UnpicklingError(
                 f"expected numpy arrays and plain values, got {module}.{name}"
             )
@@ -153,7 +153,7 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[misc]
         # A pickle can modify the objects that it gets, so give it only this new function.
         def call(*arguments: Any) -> Any:
             self._spend(sum(len(each) for each in arguments if isinstance(each, Sized)))
-            return MEANINGS[key](*arguments)
+            return ALLOWED_GLOBALS[key](*arguments)
 
         return call
 
@@ -161,18 +161,18 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[misc]
         """Returns a value with all placeholders in it replaced by arrays."""
         if not isinstance(value, _Array | Mapping):
             return value
-        if id(value) not in self.done:
+        if id(value) not in self.converted:
             if isinstance(value, _Array):
                 self._spend(len(value.state[-1]))
-                self.done[id(value)] = value.read()
+                self.converted[id(value)] = value.read()
             else:
-                self.done[id(value)] = {key: self.plain(item) for key, item in value.items()}
-        return self.done[id(value)]
+                self.converted[id(value)] = {key: self.plain(item) for key, item in value.items()}
+        return self.converted[id(value)]
 
     def _spend(self, bytes: int) -> None:
-        self.left -= bytes
-        if self.left < 0:
-            raise pickle.UnpicklingError("its parts are more than the file")
+        self.budget -= bytes
+        if self.budget < 0:
+            raise pickle.UnpicklingError("its contents are larger than the file")
 
     def load_dict(self) -> None:
         items = self.pop_mark()

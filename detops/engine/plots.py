@@ -22,15 +22,15 @@ from .anchor_fit import AnchorFit
 from .checkpoint import writing
 from .curves import confusion_matrix, precision_recall
 from .metrics import read_metrics
-from .progress import PART, RATED, smoothed
+from .progress import AP_KEYS, LOSS_PREFIX, smoothed
 
-COMPARED = 4  # images shown with ground truth next to detections
-MOST_NUMBERS = 20  # most classes for which a confusion matrix shows counts
-MOST_NAMES = 60  # most classes for which it shows names
-WITHOUT_MATPLOTLIB = "no plots: they need the package matplotlib: pip install 'detops[plots]'"
+MAX_COMPARED = 4  # images shown with ground truth next to detections
+MAX_COUNTED_CLASSES = 20  # most classes for which a confusion matrix shows counts
+MAX_NAMED_CLASSES = 60  # most classes for which it shows names
+MATPLOTLIB_MISSING = "no plots: they require matplotlib: pip install 'detops[plots]'"
 
 
-def matplotlib_is_there() -> bool:
+def has_matplotlib() -> bool:
     """Returns whether matplotlib is installed."""
     try:
         import matplotlib.figure  # noqa: F401
@@ -52,18 +52,20 @@ def plot_training(metrics: Path, path: Path) -> None:
     records = read_metrics(metrics)
     steps = [record["step"] for record in records]
     figure, (losses, rate, precision) = _figure(3, (7, 9))
-    names = [key for key in dict.fromkeys(k for r in records for k in r) if key.startswith(PART)]
+    names = [
+        key for key in dict.fromkeys(k for r in records for k in r) if key.startswith(LOSS_PREFIX)
+    ]
     for name in ["loss", *names]:
         recorded = (record.get(name) for record in records)
         _, *parts = accumulate(recorded, smoothed, initial=math.nan)
-        losses.plot(steps, parts, label=name.removeprefix(PART), linewidth=1)
+        losses.plot(steps, parts, label=name.removeprefix(LOSS_PREFIX), linewidth=1)
     losses.set(ylabel="loss, smoothed", xlabel="step")
     rate.plot(steps, [record.get("lr", math.nan) for record in records], linewidth=1)
     rate.set(ylabel="learning rate", xlabel="step")
     history = defaultdict(list)
     for record in records:
         for name, rated in record.get("evaluation", {}).items():
-            for key in RATED[:2]:
+            for key in AP_KEYS[:2]:
                 history[f"{key} of {name}"].append((record["step"], rated.get(key)))
     for name, points in history.items():
         # None becomes NaN, which matplotlib skips. AP is None if there are no objects.
@@ -145,13 +147,13 @@ def compare(
     for detection in detections:
         if detection["score"] >= score_threshold:
             by_image[detection["image_id"]].append(detection)
-    pictures = []
+    drawings = []
     annotations = dataset.ground_truth()["annotations"]
-    marked = {a["image_id"] for a in annotations if not a["iscrowd"]}
-    chosen = [i for i, record in enumerate(dataset.images) if record["id"] in marked]
-    for index in spread(chosen or range(len(dataset)), COMPARED):
+    annotated = {a["image_id"] for a in annotations if not a["iscrowd"]}
+    chosen = [i for i, record in enumerate(dataset.images) if record["id"] in annotated]
+    for index in evenly_spaced(chosen or range(len(dataset)), MAX_COMPARED):
         image, target = dataset.image(index), dataset.target(index)
-        pictures.append(draw_objects(image, target, dataset.names))
+        drawings.append(draw_objects(image, target, dataset.names))
         found = by_image[dataset.images[index]["id"]]
         boxes = torch.tensor([d["bbox"] for d in found], dtype=torch.float32).reshape(-1, 4)
         labels = torch.tensor(
@@ -164,8 +166,8 @@ def compare(
             points = torch.tensor([d["keypoints"] for d in found])
             parts["keypoints"] = points.reshape(len(found), -1, 3)
         scores = torch.tensor([d["score"] for d in found])
-        pictures.append(draw_objects(image, parts, dataset.names, scores))
-    return contact_sheet(pictures, columns=2)
+        drawings.append(draw_objects(image, parts, dataset.names, scores))
+    return contact_sheet(drawings, columns=2)
 
 
 def draw_objects(
@@ -175,19 +177,21 @@ def draw_objects(
     scores: torch.Tensor | None = None,
 ) -> Image.Image:
     """Draws a target or detections on an image, with names if there are several classes."""
-    words = [names[label - 1] for label in target["labels"].tolist()] if len(names) > 1 else None
+    box_names = (
+        [names[label - 1] for label in target["labels"].tolist()] if len(names) > 1 else None
+    )
     parts: dict[str, Any] = {key: target.get(key) for key in ("labels", "masks", "keypoints")}
-    return draw_detections(image, target["boxes"], scores, names=words, **parts)
+    return draw_detections(image, target["boxes"], scores, names=box_names, **parts)
 
 
-def spread(values: Sequence[int], count: int) -> list[int]:
+def evenly_spaced(values: Sequence[int], count: int) -> list[int]:
     """Returns `count` evenly spaced values, or all of them if there are no more.
 
-    >>> spread([1, 2, 3, 4, 5], 3)
+    >>> evenly_spaced([1, 2, 3, 4, 5], 3)
     [1, 3, 5]
     """
-    places = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
-    return [values[place] for place in places]
+    indices = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
+    return [values[index] for index in indices]
 
 
 def _plot_precision_recall(
@@ -204,21 +208,21 @@ def _plot_precision_recall(
 
 
 def _plot_confusion(path: Path, matrix: np.ndarray, names: Sequence[str]) -> None:
-    size = 3.5 + 0.4 * min(len(names), MOST_NAMES)
+    size = 3.5 + 0.4 * min(len(names), MAX_NAMED_CLASSES)
     figure, (axes,) = _figure(1, (size + 1, size))
     axes.grid(False)
     # Fractions of each row's sum: of the objects of a class or, in the last row, of the detections
     # without an object.
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    fractions = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="found as", ylabel="object", title="IoU 0.5, score 0.5")
-    if len(names) <= MOST_NAMES:
-        places = range(len(names) + 1)
-        axes.set_xticks(places, [*names, "not found"], rotation=90, fontsize=8)
-        axes.set_yticks(places, [*names, "no object"], fontsize=8)
-    if len(names) <= MOST_NUMBERS:
+    if len(names) <= MAX_NAMED_CLASSES:
+        ticks = range(len(names) + 1)
+        axes.set_xticks(ticks, [*names, "not found"], rotation=90, fontsize=8)
+        axes.set_yticks(ticks, [*names, "no object"], fontsize=8)
+    if len(names) <= MAX_COUNTED_CLASSES:
         for row, column in np.argwhere(matrix):
-            colour = "white" if shares[row, column] > 0.5 else "black"
+            colour = "white" if fractions[row, column] > 0.5 else "black"
             text = str(matrix[row, column])
             axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
     _save(figure, path)
@@ -229,7 +233,7 @@ def _figure(rows: int, size: tuple[float, float]) -> tuple[Any, Sequence[Any]]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(WITHOUT_MATPLOTLIB) from error
+        raise ImportError(MATPLOTLIB_MISSING) from error
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, squeeze=False)[:, 0]
     for each in axes:
@@ -245,18 +249,18 @@ def _save(figure: Any, path: Path) -> None:
 def plot_all(
     folder: Path,
     found: dict[str, tuple[DetectionDataset, list[dict[str, Any]]]],
-    tell: Callable[[str], Any],
+    warn: Callable[[str], Any],
 ) -> None:
     """Runs `plot_evaluation` on several datasets, each in a folder of its name.
 
     Args:
         folder: parent of these folders.
         found: dataset and detections by name.
-        tell: called with one line if matplotlib is missing; nothing is plotted then.
+        warn: called with one line if matplotlib is missing; nothing is plotted then.
     """
-    if not matplotlib_is_there():
-        tell(WITHOUT_MATPLOTLIB)
+    if not has_matplotlib():
+        warn(MATPLOTLIB_MISSING)
         return
     for name, (dataset, detections) in found.items():
-        plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
-        plot_evaluation(folder / plain, dataset, detections)
+        folder_name = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+        plot_evaluation(folder / folder_name, dataset, detections)

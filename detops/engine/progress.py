@@ -20,10 +20,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-PLAIN_LINES = 20  # lines that a whole run prints if the console is no terminal
+LINES_PER_RUN = 20  # lines that a whole run prints if the console is no terminal
 SMOOTHING = 0.95  # for the displayed losses and step time
-PART = "loss_"  # prefix of the names of the loss's parts
-RATED = ("AP", "AP50", "AP75")
+LOSS_PREFIX = "loss_"  # prefix of the names of the loss's parts
+AP_KEYS = ("AP", "AP50", "AP75")
 
 
 def peak_memory(device: torch.device | None = None) -> int:
@@ -45,7 +45,7 @@ def smoothed(average: float, value: float | None) -> float:
 
 
 def _is_smoothed(key: str) -> bool:
-    return key in ("loss", "seconds") or key.startswith(PART)
+    return key in ("loss", "seconds") or key.startswith(LOSS_PREFIX)
 
 
 @contextmanager
@@ -69,26 +69,30 @@ def training_progress(
         The function to call with each step's record: step, loss, its parts (`loss_...`), lr,
         seconds; `evaluation` if there was one; `skipped` if the update was skipped.
     """
-    shown: dict[str, float] = {}
+    averages: dict[str, float] = {}
 
     def text(record: dict[str, Any]) -> str:
         for key in filter(_is_smoothed, record):
             # A loss that is not finite is recorded as None.
             if record[key] is not None:
-                shown[key] = smoothed(shown.get(key, math.nan), record[key])
-        loss, seconds = shown.get("loss", math.nan), shown["seconds"]
-        parts = [f"{k.removeprefix(PART)} {v:.3f}" for k, v in shown.items() if k.startswith(PART)]
-        words = [f"loss {loss:.3f}" + (f" ({', '.join(parts)})" if parts else "")]
-        words += [f"lr {record['lr']:.2e}", f"{seconds:.2f} s/step"]
-        words += [f"{images / seconds:.1f} images/s"] if images and seconds else []
-        return "  ".join([*words, f"{peak_memory(device) / 2**20:.0f} MB"])
+                averages[key] = smoothed(averages.get(key, math.nan), record[key])
+        loss, seconds = averages.get("loss", math.nan), averages["seconds"]
+        parts = [
+            f"{k.removeprefix(LOSS_PREFIX)} {v:.3f}"
+            for k, v in averages.items()
+            if k.startswith(LOSS_PREFIX)
+        ]
+        fields = [f"loss {loss:.3f}" + (f" ({', '.join(parts)})" if parts else "")]
+        fields += [f"lr {record['lr']:.2e}", f"{seconds:.2f} s/step"]
+        fields += [f"{images / seconds:.1f} images/s"] if images and seconds else []
+        return "  ".join([*fields, f"{peak_memory(device) / 2**20:.0f} MB"])
 
-    def tell_events(record: dict[str, Any]) -> None:
+    def print_events(record: dict[str, Any]) -> None:
         if "skipped" in record:
-            what = ", ".join(key for key, value in record.items() if value is None)
-            console.print(f"step {record['step']} was not taken: {what} not finite")
+            not_finite = ", ".join(key for key, value in record.items() if value is None)
+            console.print(f"step {record['step']} skipped: {not_finite} not finite")
         for name, metrics in record.get("evaluation", {}).items():
-            values = (f"{key} {metrics[key]:.3f}" for key in RATED if metrics[key] is not None)
+            values = (f"{key} {metrics[key]:.3f}" for key in AP_KEYS if metrics[key] is not None)
             console.print(f"step {record['step']}: {name}: {'  '.join(values) or 'no objects'}")
 
     columns = (
@@ -105,19 +109,19 @@ def training_progress(
             task = progress.add_task("", total=total, completed=start)
 
             def redraw(record: dict[str, Any]) -> None:
-                tell_events(record)
+                print_events(record)
                 progress.update(task, completed=record["step"], description=text(record))
 
             yield redraw
         return
 
-    every = max(1, total // PLAIN_LINES)
+    every = max(1, total // LINES_PER_RUN)
 
     def report(record: dict[str, Any]) -> None:
-        tell_events(record)
+        print_events(record)
         line = text(record)
         if record["step"] % every == 0 or record["step"] == total:
-            left = (total - record["step"]) * shown["seconds"]
+            left = (total - record["step"]) * averages["seconds"]
             console.print(f"step {record['step']}/{total}  {line}  left {left:.0f} s")
 
     yield report

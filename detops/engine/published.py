@@ -12,12 +12,12 @@ from .checkpoint import CheckpointError, list_some
 from .weights_torchvision import PREFIX, cached_file, loading, newest_weights
 
 # Error message of commands that support only this package's models.
-NOT_OURS = "--weights: expected a detector of this package, got one of torchvision"
+TORCHVISION_UNSUPPORTED = "--weights: expected a detector of this package, got one of torchvision"
 MASK_THRESHOLD = 0.5  # on torchvision's mask probabilities
 METRICS = {"box": "box_map", "mask": "mask_map", "keypoints": "kp_map"}  # torchvision's names of AP
 
 
-class OnTheseOps(nn.Module):
+class PatchedDetector(nn.Module):
     """A torchvision detector that runs on this package's ops and returns bool masks.
 
     Args:

@@ -24,8 +24,8 @@ from .checkpoint import (
     writing,
 )
 
-KEPT = 3
-NUMBERED = re.compile(r"checkpoint_(\d+)\.pt")
+KEPT_CHECKPOINTS = 3
+CHECKPOINT_NAME = re.compile(r"checkpoint_(\d+)\.pt")
 
 
 class RunFolder:
@@ -58,42 +58,42 @@ class RunFolder:
             OutputError: the folder cannot be created or written to, or another run has locked it.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise OutputError(f"{self.path}: the output must be a folder, this is a file")
+            raise OutputError(f"{self.path}: expected a folder, got a file")
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / "run.lock"
         with writing(file):
-            number = self._lock(file)
+            descriptor = self._lock(file)
         try:
             yield
         finally:
             # Remove the file before releasing the lock; after that, it could be another run's file.
             file.unlink(missing_ok=True)
-            os.close(number)
+            os.close(descriptor)
 
     def _lock(self, file: Path) -> int:
         while True:
-            number = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 # Unlike a flock lock, this one is not inherited by data workers, which outlive a
                 # killed run by some seconds.
-                fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                current = os.path.samestat(os.fstat(number), os.stat(file))
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                current = os.path.samestat(os.fstat(descriptor), os.stat(file))
             except (BlockingIOError, PermissionError) as error:
-                holder = os.read(number, 200).decode(errors="replace").strip()
-                os.close(number)
+                holder = os.read(descriptor, 200).decode(errors="replace").strip()
+                os.close(descriptor)
                 raise OutputError(
                     f"{self.path}: another run is writing here ({holder or 'just started'}; "
-                    f"{file}): stop it first, or give another --output"
+                    f"{file}): stop it first, or use another --output"
                 ) from error
             except FileNotFoundError:
                 current = False
             if current:
-                os.ftruncate(number, 0)
-                os.write(number, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-                return number
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                return descriptor
             # The previous holder has just exited and removed the file, so try again.
-            os.close(number)
+            os.close(descriptor)
 
     def numbered(self, step: int) -> Path:
         """Returns the path of a step's checkpoint."""
@@ -109,7 +109,7 @@ class RunFolder:
     def _steps(self) -> dict[int, Path]:
         if not self.path.is_dir():
             return {}
-        names = ((NUMBERED.fullmatch(path.name), path) for path in self.path.iterdir())
+        names = ((CHECKPOINT_NAME.fullmatch(path.name), path) for path in self.path.iterdir())
         return {int(name[1]): path for name, path in names if name is not None}
 
     def save(self, step: int, checkpoint: Checkpoint) -> None:
@@ -125,7 +125,9 @@ class RunFolder:
         save_checkpoint(self.numbered(step), checkpoint, temporary)
         self._point_to_newest(step)
         steps = self._steps()
-        kept = sorted((number for number in steps if number <= step), reverse=True)[:KEPT]
+        kept = sorted((number for number in steps if number <= step), reverse=True)[
+            :KEPT_CHECKPOINTS
+        ]
         for number, path in steps.items():
             if number not in kept:
                 path.unlink(missing_ok=True)
@@ -167,11 +169,11 @@ class RunFolder:
                 reasons.append(str(error))
                 continue
             for reason in reasons:
-                tell(f"{reason}: passed over")
+                tell(f"{reason}: skipped")
             if not is_sealed(path):
                 tell(
                     f"{path}: written by detops 0.1.0, without a digest: only the checksums of its "
-                    "parts could be compared"
+                    "parts were verified"
                 )
             return path, checkpoint
         if not reasons:
@@ -189,9 +191,9 @@ class RunFolder:
                 with writing(aside):
                     os.replace(path, aside)
                 moved.append(aside)
-        left = self._steps()
-        if moved and left:
-            self._point_to_newest(max(left))
+        remaining = self._steps()
+        if moved and remaining:
+            self._point_to_newest(max(remaining))
         elif moved:
             self.newest.unlink(missing_ok=True)
         return moved

@@ -19,7 +19,7 @@ from ..data.image import IMAGE_SUFFIXES, ImageError, load_image, open_image
 STANDARD_INPUT = "-"
 # Folders are searched for these suffixes and those of images. A file given by its own path may have
 # any other suffix.
-VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
+VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 CAMERA = re.compile(r"/dev/video\d+")
 STREAM = re.compile(r"(https?|rtmp|rtsp)://.+")
 
@@ -34,11 +34,11 @@ class Source(NamedTuple):
     """
 
     name: str
-    kind: Literal["picture", "video", "live"] = "picture"
+    kind: Literal["image", "video", "live"] = "image"
     content: bytes | None = None
 
     @property
-    def passes(self) -> bool:
+    def is_transient(self) -> bool:
         """True if the same name can give another input in the next run."""
         return self.kind == "live" or self.content is not None
 
@@ -80,63 +80,63 @@ def _sources(name: str, standard_input: BinaryIO) -> Iterator[Source | ImageErro
     """Yields an input's sources. Errors are yielded too, so that later sources are not lost."""
     if name == STANDARD_INPUT:
         content = standard_input.read()
-        if _is_picture(content):
+        if _is_image(content):
             yield Source("stdin", content=content)
         else:
-            yield from _listed("standard input", content)
+            yield from _listed_sources("standard input", content)
     elif name.lower().endswith(".txt") and os.path.isfile(name):
         try:
             content = Path(name).read_bytes()
         except OSError as error:
             yield ImageError(f"{name}: cannot be read: {error.strerror}")
         else:
-            yield from _listed(name, content)
+            yield from _listed_sources(name, content)
     elif glob.has_magic(name) and not os.path.lexists(name) and not STREAM.fullmatch(name):
         matches = sorted(glob.glob(name, recursive=True))
         if not matches:
-            yield ImageError(f"{name}: no file of such a name")
+            yield ImageError(f"{name}: no matching file")
         for match in matches:
-            yield from _at(match)
+            yield from _path_sources(match)
     else:
-        yield from _at(name)
+        yield from _path_sources(name)
 
 
-def _at(name: str) -> Iterator[Source | ImageError]:
+def _path_sources(name: str) -> Iterator[Source | ImageError]:
     if STREAM.fullmatch(name) or CAMERA.fullmatch(name):
         yield Source(name, "live")
     elif os.path.isdir(name):
-        yield from _in_folder(name)
+        yield from _folder_sources(name)
     else:
-        yield _file(name)
+        yield _file_source(name)
 
 
-def _file(name: str) -> Source:
-    return Source(name, "video" if name.lower().endswith(VIDEOS) else "picture")
+def _file_source(name: str) -> Source:
+    return Source(name, "video" if name.lower().endswith(VIDEO_SUFFIXES) else "image")
 
 
-def _in_folder(folder: str) -> Iterator[Source | ImageError]:
+def _folder_sources(folder: str) -> Iterator[Source | ImageError]:
     empty = True
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders.sort()
         for file in sorted(files):
             # Skip hidden files, which other programs write, such as macOS next to each image.
-            if file.lower().endswith(IMAGE_SUFFIXES + VIDEOS) and not file.startswith("."):
+            if file.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES) and not file.startswith("."):
                 empty = False
-                yield _file(os.path.join(place, file))
+                yield _file_source(os.path.join(parent, file))
     if empty:
-        yield ImageError(f"{folder}: no picture and no video in this folder")
+        yield ImageError(f"{folder}: no images or videos in this folder")
 
 
-def _listed(name: str, content: bytes) -> Iterator[Source | ImageError]:
+def _listed_sources(name: str, content: bytes) -> Iterator[Source | ImageError]:
     lines = [line.strip() for line in os.fsdecode(content).splitlines()]
     if b"\0" in content or not any(lines):
-        yield ImageError(f"{name}: neither a picture nor a list of paths")
+        yield ImageError(f"{name}: neither an image nor a list of paths")
         return
     for line in filter(None, lines):
-        yield from _at(line)
+        yield from _path_sources(line)
 
 
-def _is_picture(content: bytes) -> bool:
+def _is_image(content: bytes) -> bool:
     try:
         with open_image(content):
             return True

@@ -40,14 +40,14 @@ class StopSignals:
     def __init__(self) -> None:
         self.received: int | None = None
         self._deferred = False
-        self._before: dict[int, object] = {}
+        self._previous: dict[int, object] = {}
 
     def __enter__(self) -> StopSignals:
         # Python allows only the main thread to install signal handlers.
         if threading.current_thread() is threading.main_thread():
             # Keep ignoring signals that are ignored already, as in a background job.
-            taken = [s for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN]
-            self._before = {s: signal.signal(s, self._take) for s in taken}
+            handled = [s for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN]
+            self._previous = {s: signal.signal(s, self._handle) for s in handled}
         return self
 
     def __exit__(
@@ -56,7 +56,7 @@ class StopSignals:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
@@ -72,18 +72,18 @@ class StopSignals:
         finally:
             self._deferred = False
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             return
         self.received = number
         if "TORCHELASTIC_RUN_ID" not in os.environ:
-            for each in self._before:
+            for each in self._previous:
                 signal.signal(each, signal.SIG_DFL)
         if not self._deferred:
             raise Stopped(number)
 
 
-def leave_ctrl_c_to_the_main_process(worker: int = 0) -> None:
+def ignore_ctrl_c(worker: int = 0) -> None:
     """Ignores Ctrl-C in a data worker; a terminal sends it to all processes.
 
     The main process still needs its workers. The handling of SIGTERM stays unchanged, because

@@ -23,7 +23,7 @@ from .checkpoint import CheckpointError, load_checkpoint, load_weights, writing
 from .data_failure import batches, data_failure
 from .detect import to_device
 from .metrics import Record, metrics_writer
-from .parallel import in_parallel, sync
+from .parallel import gradient_sync, in_parallel
 from .run_folder import RunFolder
 from .solver import (
     build_average,
@@ -32,10 +32,10 @@ from .solver import (
     learning_rate_factor,
     set_learning_rates,
 )
-from .stop import leave_ctrl_c_to_the_main_process
+from .stop import ignore_ctrl_c
 from .training_state import all_finite, check_training_state, load_optimizer_state
 
-MOST_SKIPPED = 10
+MAX_SKIPPED = 10
 Report = Callable[[Record], None]
 Evaluate = Callable[[nn.Module], dict[str, Any]]
 
@@ -144,7 +144,7 @@ class Trainer:
         """Trains from the current step to SOLVER.MAX_ITER.
 
         If a loss or the gradient is not finite, the update is skipped: weights, statistics, average
-        and optimizer stay as they are. Training ends after `MOST_SKIPPED` skipped updates in a row.
+        and optimizer stay as they are. Training ends after `MAX_SKIPPED` skipped updates in a row.
 
         Args:
             report: called after each step with its metrics record.
@@ -175,14 +175,14 @@ class Trainer:
             share=(rank(), world_size()),
             parts=solver.ACCUMULATE,
         )
-        loader.worker_init_fn = leave_ctrl_c_to_the_main_process
+        loader.worker_init_fn = ignore_ctrl_c
         parallel = in_parallel(self.model)
         if is_main():
             with writing(self.output):
                 self.output.mkdir(parents=True, exist_ok=True)
         with metrics_writer(self.output, self.step, self.tensorboard) as write:
             began = time.perf_counter()
-            for images, targets in batches(loader, partial(self._data_failed, should_stop)):
+            for images, targets in batches(loader, partial(self._handle_data_failure, should_stop)):
                 record, stopping = self._train_step(parallel, images, targets, should_stop)
                 record["seconds"] = round(time.perf_counter() - began, 4)
                 ending = False
@@ -193,11 +193,11 @@ class Trainer:
                 write(record)
                 if report is not None:
                     report(record)
-                self._watch_divergence([key for key, value in record.items() if value is None])
+                self._check_divergence([key for key, value in record.items() if value is None])
                 self._unsaved |= self._is_due(solver.CHECKPOINT_PERIOD)
                 # While updates are skipped, the current weights may have diverged.
-                wanted = (self._unsaved or stopping) and not self.skipped_in_a_row
-                if wanted or ending or self.step == solver.MAX_ITER:
+                due = (self._unsaved or stopping) and not self.skipped_in_a_row
+                if due or ending or self.step == solver.MAX_ITER:
                     self.save()
                 if stopping or ending:
                     return not stopping
@@ -225,7 +225,7 @@ class Trainer:
         pieces = []
         for part in range(parts):
             piece = slice(part * size, (part + 1) * size)
-            with sync(parallel, part == parts - 1):
+            with gradient_sync(parallel, part == parts - 1):
                 losses = self._losses(parallel, images[piece], targets[piece])
                 total = torch.stack(list(losses.values())).sum()
                 (total / parts).backward()
@@ -235,10 +235,10 @@ class Trainer:
         # Copy all values to the host at once, because each copy synchronizes with the device.
         # Averaged over the processes, they lead to the same decision everywhere.
         flag = norm.new_full((), float(bool(should_stop())))
-        told = torch.cat([torch.stack(pieces).mean(dim=0), torch.stack([norm, flag])])
-        *values, stopping = mean(told).tolist()
-        taken = all(map(math.isfinite, values))
-        if taken:
+        packed = torch.cat([torch.stack(pieces).mean(dim=0), torch.stack([norm, flag])])
+        *values, stopping = mean(packed).tolist()
+        finite = all(map(math.isfinite, values))
+        if finite:
             self.optimizer.step()
             if self.average is not None:
                 self.average.update_parameters(self.model)
@@ -250,33 +250,33 @@ class Trainer:
             self.skipped += 1
         self.step += 1
         # JSON cannot represent NaN and infinity.
-        shown = [value if math.isfinite(value) else None for value in values]
-        record: Record = {"step": self.step, **dict(zip(("loss", *losses), shown, strict=False))}
-        record |= {"lr": self.optimizer.param_groups[0]["lr"], "grad_norm": shown[-1]}
-        return record if taken else record | {"skipped": True}, stopping > 0
+        logged = [value if math.isfinite(value) else None for value in values]
+        record: Record = {"step": self.step, **dict(zip(("loss", *losses), logged, strict=False))}
+        record |= {"lr": self.optimizer.param_groups[0]["lr"], "grad_norm": logged[-1]}
+        return record if finite else record | {"skipped": True}, stopping > 0
 
-    def _watch_divergence(self, not_finite: list[str]) -> None:
+    def _check_divergence(self, not_finite: list[str]) -> None:
         """Raises TrainingError if weights are not finite, or after too many skipped updates."""
         if not self.skipped_in_a_row:
             return
         finite = all_finite(self._state())
         # The processes can disagree, for example on batch norm statistics.
-        broken = bool(maximum(torch.tensor(float(not finite), device=self.device)))
-        if not broken and self.skipped_in_a_row < MOST_SKIPPED:
+        weights_diverged = bool(maximum(torch.tensor(float(not finite), device=self.device)))
+        if not weights_diverged and self.skipped_in_a_row < MAX_SKIPPED:
             return
         # All these losses are of the weights that the last update produced.
-        suspects = self.step - self.skipped_in_a_row
-        aside = on_main(lambda: self.folder.set_aside(suspects))
-        left = on_main(self.folder.checkpoints)
-        what = f"{', '.join(not_finite)} not finite at {self.skipped_in_a_row} steps in a row"
-        weights = ", the weights are not finite" if broken else ""
-        moved = f"; {aside[0]} was of that state and is not used again" if aside else ""
-        again = f"go on from {left[0]} with --resume and" if left else "start anew with"
+        first_suspect = self.step - self.skipped_in_a_row
+        moved = on_main(lambda: self.folder.set_aside(first_suspect))
+        remaining = on_main(self.folder.checkpoints)
+        reason = f"{', '.join(not_finite)} not finite at {self.skipped_in_a_row} steps in a row"
+        weights_note = ", the weights are not finite" if weights_diverged else ""
+        moved_note = f"; {moved[0]} has diverged and is no longer used" if moved else ""
+        advice = f"continue from {remaining[0]} with --resume and" if remaining else "restart with"
         solver = self.solver
         raise TrainingError(
-            f"step {self.step}: training has diverged: {what}{weights}{moved}; {again} a lower "
-            f"SOLVER.BASE_LR (now {solver.BASE_LR:g}), more SOLVER.WARMUP_ITERS (now "
-            f"{solver.WARMUP_ITERS}) or a limit in SOLVER.CLIP_GRADIENTS (now "
+            f"step {self.step}: training has diverged: {reason}{weights_note}{moved_note}; "
+            f"{advice} a lower SOLVER.BASE_LR (now {solver.BASE_LR:g}), more SOLVER.WARMUP_ITERS "
+            f"(now {solver.WARMUP_ITERS}) or a limit in SOLVER.CLIP_GRADIENTS (now "
             f"{solver.CLIP_GRADIENTS:g}, 0 is none)"
         )
 
@@ -284,7 +284,9 @@ class Trainer:
         models = [self.model] if self.average is None else [self.model, self.average]
         return [value for model in models for value in model.state_dict().values()]
 
-    def _data_failed(self, should_stop: Callable[[], object], error: Exception) -> Exception | None:
+    def _handle_data_failure(
+        self, should_stop: Callable[[], object], error: Exception
+    ) -> Exception | None:
         """Saves the steps before the data failed; returns the error to raise, or None to stop."""
         reason = data_failure(error, self.cfg.DATALOADER.NUM_WORKERS)
         if reason is None:
@@ -292,7 +294,7 @@ class Trainer:
         saved = ""
         if is_main() and self.step > 0 and not self.skipped_in_a_row:
             self.save()
-            saved = f"; {self.folder.numbered(self.step)} is saved, --resume goes on from it"
+            saved = f"; {self.folder.numbered(self.step)} is saved, --resume continues from it"
         # SIGTERM is often sent to all processes of a job, and kills data workers.
         if should_stop() and world_size() == 1:
             return None
@@ -365,7 +367,7 @@ class Trainer:
             )
         if training["step"] > self.solver.MAX_ITER:
             raise CheckpointError(
-                f"{path}: is of step {training['step']}, SOLVER.MAX_ITER is {self.solver.MAX_ITER}"
+                f"{path}: step {training['step']} is above SOLVER.MAX_ITER {self.solver.MAX_ITER}"
             )
         if ("raw_model" in training) != (self.average is not None):
             raise CheckpointError(

@@ -13,7 +13,7 @@ from torch import Tensor
 from .checkpoint import Checkpoint, CheckpointError, DamagedCheckpointError
 
 # Entries that PyTorch's optimizers store per parameter.
-STATE_OF = {
+STATE_KEYS = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
 }
@@ -33,48 +33,52 @@ def check_training_state(checkpoint: Checkpoint, path: Path) -> None:
             names it.
     """
     if "training" not in checkpoint:
-        raise CheckpointError(f"{path}: holds weights only; training cannot resume from it")
+        raise CheckpointError(f"{path}: contains only weights; training cannot resume from it")
     training = checkpoint["training"]
 
-    def need(holds: bool, what: str) -> None:
-        if not holds:
+    def require(condition: bool, what: str) -> None:
+        if not condition:
             raise DamagedCheckpointError(f"{path}: damaged: {what}")
 
-    need(isinstance(training, Mapping), "its 'training' is not a table")
+    require(isinstance(training, Mapping), "its 'training' is not a dict")
     for key in ("step", "seed"):
         value = training.get(key)
-        need(_is_count(value), f"its {key} is {_shown(value)}, not a whole number from 0 on")
-    _need_weights(checkpoint["model"], "model", need)
+        require(_is_count(value), f"its {key} is {_describe(value)}, not a non-negative integer")
+    _require_weights(checkpoint["model"], "model", require)
     if "raw_model" in training or "averaged_steps" in training:
-        _need_weights(training.get("raw_model"), "raw_model", need)
+        _require_weights(training.get("raw_model"), "raw_model", require)
         count = training.get("averaged_steps")
-        whole = isinstance(count, Tensor) and count.numel() == 1 and not count.is_floating_point()
-        need(whole and int(count) >= 0, f"its averaged_steps is {_shown(count)}")
+        is_count = (
+            isinstance(count, Tensor) and count.numel() == 1 and not count.is_floating_point()
+        )
+        require(is_count and int(count) >= 0, f"its averaged_steps is {_describe(count)}")
     optimizer = training.get("optimizer")
-    need(isinstance(optimizer, Mapping), f"its optimizer is {_shown(optimizer)}")
+    require(isinstance(optimizer, Mapping), f"its optimizer is {_describe(optimizer)}")
     state, groups = optimizer.get("state"), optimizer.get("param_groups")
-    need(isinstance(state, Mapping), f"its optimizer's state is {_shown(state)}")
-    sound = isinstance(groups, list) and all(
+    require(isinstance(state, Mapping), f"its optimizer's state is {_describe(state)}")
+    valid = isinstance(groups, list) and all(
         isinstance(g, Mapping) and isinstance(g.get("params"), list) for g in groups
     )
-    need(sound, f"its optimizer's param_groups are {_shown(groups)}")
+    require(valid, f"its optimizer's param_groups are {_describe(groups)}")
     for number, values in state.items():
-        need(isinstance(values, Mapping), f"its optimizer's state of {number} is {_shown(values)}")
+        require(
+            isinstance(values, Mapping), f"its optimizer's state of {number} is {_describe(values)}"
+        )
         tensors = [value for value in values.values() if isinstance(value, Tensor)]
-        need(all_finite(tensors), f"its optimizer's state of {number} is not finite")
+        require(all_finite(tensors), f"its optimizer's state of {number} is not finite")
 
 
-def _need_weights(state: Any, name: str, need: Any) -> None:
-    sound = isinstance(state, Mapping) and all(isinstance(v, Tensor) for v in state.values())
-    need(sound, f"its {name} is not a table of tensors")
-    need(all_finite(state.values()), f"its {name} is not finite: training had diverged")
+def _require_weights(state: Any, name: str, require: Any) -> None:
+    valid = isinstance(state, Mapping) and all(isinstance(v, Tensor) for v in state.values())
+    require(valid, f"its {name} is not a dict of tensors")
+    require(all_finite(state.values()), f"its {name} is not finite: training had diverged")
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     if value is None:
         return "missing"
     return repr(value) if isinstance(value, int | float | str) else f"a {type(value).__name__}"
@@ -94,18 +98,18 @@ def load_optimizer_state(
         CheckpointError: the state belongs to other parameters or another kind of optimizer.
     """
 
-    def need(holds: bool, what: str) -> None:
-        if not holds:
+    def require(condition: bool, what: str) -> None:
+        if not condition:
             raise CheckpointError(f"{path}: does not fit the optimizer: {what}")
 
     groups = optimizer.state_dict()["param_groups"]
-    sizes, theirs = ([len(g["params"]) for g in gs] for gs in (groups, saved["param_groups"]))
-    need(sizes == theirs, f"groups of {theirs} parameters, the model has {sizes}")
+    sizes, saved_sizes = ([len(g["params"]) for g in gs] for gs in (groups, saved["param_groups"]))
+    require(sizes == saved_sizes, f"groups of {saved_sizes} parameters, the model has {sizes}")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    known = STATE_OF[type(optimizer)]
+    known = STATE_KEYS[type(optimizer)]
     for number, values in saved["state"].items():
-        need(_is_count(number) and number < len(parameters), f"a parameter {_shown(number)}")
-        need(
+        require(_is_count(number) and number < len(parameters), f"a parameter {_describe(number)}")
+        require(
             values.keys() == known,
             f"{', '.join(map(str, values))} where {type(optimizer).__name__} has "
             f"{', '.join(sorted(known))} (SOLVER.OPTIMIZER)",
@@ -114,5 +118,5 @@ def load_optimizer_state(
             shape = torch.Size() if key == "step" else parameters[number].shape
             # SGD without momentum stores None.
             fits = value is None if not isinstance(value, Tensor) else value.shape == shape
-            need(fits, f"{key} of parameter {number} is not of shape {list(shape)}")
+            require(fits, f"{key} of parameter {number} is not of shape {list(shape)}")
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})

@@ -21,8 +21,8 @@ from .sources import CAMERA, STREAM
 # FFmpeg detects formats by contents. Its other formats include playlists, which make it open
 # further files.
 FORMATS = "asf,avi,h264,hevc,m4v,matroska,mov,mpeg,mpegts,mpegvideo"
-OF_FILES = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
-USUAL_RATE = Fraction(25)  # frames per second, if a stream does not state its rate
+FILE_OPTIONS = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+DEFAULT_RATE = Fraction(25)  # frames per second, if a stream does not state its rate
 
 
 @contextmanager
@@ -39,17 +39,17 @@ def open_video(name: str) -> Iterator[tuple[Fraction, Iterator[Tensor]]]:
     av = _pyav(name)
     # FFmpeg treats a camera as a format, not a file. A stream may be a playlist.
     is_camera, is_stream = CAMERA.fullmatch(name), STREAM.fullmatch(name)
-    options = {} if is_camera or is_stream else OF_FILES
+    options = {} if is_camera or is_stream else FILE_OPTIONS
     try:
         container = av.open(name, format="v4l2" if is_camera else None, options=options)
     except av.FFmpegError as error:
         raise _unreadable(name, error) from error
     with container:
         if not container.streams.video:
-            raise ImageError(f"{name}: there is no video in it")
+            raise ImageError(f"{name}: contains no video")
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        rate = stream.average_rate or stream.guessed_rate or USUAL_RATE
+        rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
         yield rate, _frames(name, container, stream)
 
 
@@ -71,7 +71,7 @@ class VideoWriter:
         self._container = self._av.open(str(path), "w", format="mp4")
         self._stream: Any = None
 
-    def add(self, picture: Image.Image) -> None:
+    def add(self, image: Image.Image) -> None:
         """Adds a frame.
 
         An odd last row or column is cropped, because the format stores colours in blocks of 2x2.
@@ -79,11 +79,11 @@ class VideoWriter:
         with self._writing():
             if self._stream is None:
                 stream = self._container.add_stream("libx264", rate=self.rate)
-                stream.width, stream.height = picture.width // 2 * 2, picture.height // 2 * 2
+                stream.width, stream.height = image.width // 2 * 2, image.height // 2 * 2
                 stream.pix_fmt = "yuv420p"
                 self._stream = stream
-            picture = picture.crop((0, 0, self._stream.width, self._stream.height))
-            frame = self._av.VideoFrame.from_image(picture)
+            image = image.crop((0, 0, self._stream.width, self._stream.height))
+            frame = self._av.VideoFrame.from_image(image)
             self._container.mux(self._stream.encode(frame))
 
     def __enter__(self) -> VideoWriter:
@@ -110,7 +110,7 @@ def _pyav(name: str) -> Any:
         import av
     except ImportError as error:
         raise ImageError(
-            f"{name}: videos are read by PyAV, which is not installed: pip install 'detops[video]'"
+            f"{name}: videos require PyAV, which is not installed: pip install 'detops[video]'"
         ) from error
     return av
 

@@ -30,7 +30,7 @@ PREDICTORS = (
 RETINANET_PREDICTORS = ("rpn.head.cls_logits",)
 # Tolerated relative difference of anchor sides. Libraries round them differently, by up to a tenth
 # for small anchors.
-SAME_SIDE = 0.2
+ANCHOR_TOLERANCE = 0.2
 
 State = dict[str, Tensor]
 
@@ -60,7 +60,7 @@ class WeightsReport(NamedTuple):
     def __str__(self) -> str:
         """Returns a summary line, and one line for each predictor that was left out."""
         text = f"{self.source}: {self.loaded} tensors loaded"
-        for title, names in (("not used", self.unused), ("not in it", self.missing)):
+        for title, names in (("unused", self.unused), ("missing", self.missing)):
             text += f"; {len(names)} {title}: {list_some(names, ', ')}" if names else ""
         return "\n".join([text, *self.left_out])
 
@@ -128,13 +128,13 @@ def load_weights_into(
     found: State = {}
     unused = []
     for key, value in state.items():
-        ours = _rename(key, rules)
-        places = [] if ours is None else _places(ours, expected)
-        found |= dict.fromkeys(places, value)
-        unused += [key] if ours is not None and not places else []
+        renamed = _rename(key, rules)
+        targets = [] if renamed is None else _model_keys(renamed, expected)
+        found |= dict.fromkeys(targets, value)
+        unused += [key] if renamed is not None and not targets else []
     if not found:
         raise CheckpointError(
-            f"{name}: nothing in it belongs to the model; it has {list_some(list(state), ', ')}, "
+            f"{name}: no tensor belongs to the model; it has {list_some(list(state), ', ')}, "
             f"the model {list_some(list(expected), ', ')}"
         )
     if from_detectron2:
@@ -142,19 +142,19 @@ def load_weights_into(
         batch_norm_epsilon = detectron2.BATCH_NORM_EPSILON
     _fold_epsilon(found, state, batch_norm_epsilon, from_detectron2)
     torchvision.drop_class_0(found, state, expected)
-    unused += _fit_anchors(found, expected, model)
-    left_out = _leave_out_predictors(found, expected) if other_classes else {}
+    unused += _convert_anchors(found, expected, model)
+    left_out = _skip_predictors(found, expected) if other_classes else {}
     # A tensor may have two names, in a head that shares its layers.
-    filled = {id(expected[place]) for place in found}
+    filled = {id(expected[target]) for target in found}
     missing = [
         key
         for key, value in expected.items()
         if id(value) not in filled and not key.startswith((ANCHORS, *left_out))
     ]
     problems = [
-        f"{place} is {list(value.shape)}, the model's is {list(expected[place].shape)}"
-        for place, value in found.items()
-        if value.shape != expected[place].shape
+        f"{target} is {list(value.shape)}, the model's is {list(expected[target].shape)}"
+        for target, value in found.items()
+        if value.shape != expected[target].shape
     ]
     if complete:
         problems += list(left_out.values())
@@ -162,13 +162,13 @@ def load_weights_into(
     if problems:
         raise CheckpointError(f"{name}: does not fit the model: {list_some(problems)}")
     model.load_state_dict(found, strict=False)
-    texts = tuple(f"{name}: {text}: left out, trained anew" for text in left_out.values())
+    texts = tuple(f"{name}: {text}: skipped, trained from scratch" for text in left_out.values())
     return WeightsReport(name, len(found), tuple(unused), tuple(missing), texts)
 
 
 def _state_dict(source: str | Path | Mapping[str, Any], name: str) -> State:
     if "://" in name:
-        raise CheckpointError(f"{name}: expected a file; catalogues and addresses are not read")
+        raise CheckpointError(f"{name}: expected a file; URLs are not supported")
     if isinstance(source, str | Path):
         content = read_pickle(source) if is_pickle(source) else read_file(source)
     else:
@@ -203,8 +203,8 @@ def _check_convention(model: nn.Module, state: State, name: str) -> None:
     """
     from ..modeling.convention import CONVENTIONS
 
-    wanted = CONVENTIONS["detectron2"]
-    if detectron2.is_detector(state) and getattr(model, "convention", wanted) is not wanted:
+    required = CONVENTIONS["detectron2"]
+    if detectron2.is_detector(state) and getattr(model, "convention", required) is not required:
         raise CheckpointError(
             f"{name}: expected a model of MODEL.CONVENTION detectron2 for a detector of "
             "detectron2's; configs/detectron2_*.yaml have it"
@@ -218,7 +218,7 @@ def _rename(key: str, rules: tuple[Rule, ...]) -> str | None:
     return key
 
 
-def _places(key: str, expected: Mapping[str, Tensor]) -> list[str]:
+def _model_keys(key: str, expected: Mapping[str, Tensor]) -> list[str]:
     """Returns the model's names for what maskrcnn-benchmark calls `key` in a plain body."""
     # A deformable convolution contains the plain one, next to its offsets.
     for name in (key, re.sub(r"\.conv2\.weight$", ".conv2.conv.weight", key)):
@@ -226,9 +226,9 @@ def _places(key: str, expected: Mapping[str, Tensor]) -> list[str]:
             return [name]
         # Without a pyramid, the last stage of the body belongs to the heads.
         stage = name.removeprefix("backbone.body.")
-        places = [place for place in expected if place.endswith(f".head.{stage}")]
-        if places and stage != name:
-            return places
+        targets = [target for target in expected if target.endswith(f".head.{stage}")]
+        if targets and stage != name:
+            return targets
     return []
 
 
@@ -239,55 +239,55 @@ def _fold_epsilon(found: State, state: State, epsilon: float, from_detectron2: b
         return
     if classifier or any(key.endswith("num_batches_tracked") for key in state):
         epsilon = torchvision.BATCH_NORM_EPSILON
-    for place in found:
-        if place.endswith(".running_var"):
+    for target in found:
+        if target.endswith(".running_var"):
             # In half precision, adding epsilon would have no effect.
-            found[place] = found[place].float() + epsilon
+            found[target] = found[target].float() + epsilon
 
 
-def _leave_out_predictors(found: State, expected: Mapping[str, Tensor]) -> dict[str, str]:
+def _skip_predictors(found: State, expected: Mapping[str, Tensor]) -> dict[str, str]:
     """Removes predictors that differ only in the number of outputs; returns both shapes of each."""
-    retinanet = any(place.startswith("rpn.head.cls_tower.") for place in expected)
+    retinanet = any(target.startswith("rpn.head.cls_tower.") for target in expected)
     left_out = {}
     for layer in PREDICTORS + (RETINANET_PREDICTORS if retinanet else ()):
         # Transposed convolutions have their output channels in dimension 1.
         outputs = {f"{layer}.weight": 1 if layer.endswith("lowres") else 0, f"{layer}.bias": 0}
         shapes = {p: (found[p].shape, expected[p].shape) for p in outputs if p in found}
-        differing = [place for place, (theirs, ours) in shapes.items() if theirs != ours]
+        differing = [target for target, (theirs, ours) in shapes.items() if theirs != ours]
         if differing and all(
-            _without(theirs, outputs[place]) == _without(ours, outputs[place])
-            for place, (theirs, ours) in shapes.items()
+            _drop_axis(theirs, outputs[target]) == _drop_axis(ours, outputs[target])
+            for target, (theirs, ours) in shapes.items()
         ):
             theirs, ours = shapes[differing[0]]
             text = f"{differing[0]} is {list(theirs)}, the model's is {list(ours)}"
             left_out[f"{layer}."] = text
-            for place in shapes:
-                del found[place]
+            for target in shapes:
+                del found[target]
     return left_out
 
 
-def _without(shape: Sequence[int], axis: int) -> list[int]:
+def _drop_axis(shape: Sequence[int], axis: int) -> list[int]:
     return [*shape[:axis], *shape[axis + 1 :]]
 
 
-def _fit_anchors(found: State, expected: Mapping[str, Tensor], model: nn.Module) -> list[str]:
+def _convert_anchors(found: State, expected: Mapping[str, Tensor], model: nn.Module) -> list[str]:
     """Converts anchors to this package's convention; removes and returns those that do not match.
 
     Anchors of maskrcnn-benchmark are centred on a cell and include their last pixel.
     """
-    others = []
-    for place in [place for place in found if place.startswith(ANCHORS)]:
-        theirs, ours = found[place], expected[place]
+    mismatched = []
+    for target in [target for target in found if target.startswith(ANCHORS)]:
+        theirs, ours = found[target], expected[target]
         if theirs.shape == ours.shape:
             # mypy: an nn.Module's attributes may be anything.
             strides: Any = model.get_submodule("rpn.anchor_generator").strides
-            stride = strides[int(place.removeprefix(ANCHORS))]
+            stride = strides[int(target.removeprefix(ANCHORS))]
             if ((theirs[:, :2] + theirs[:, 2:]) - (stride - 1)).abs().max() < 1e-2:
                 theirs = theirs + theirs.new_tensor([0, 0, 1, 1])
-            found[place] = theirs
+            found[target] = theirs
             ratio = (theirs[:, 2:] - theirs[:, :2]) / (ours[:, 2:] - ours[:, :2])
-            if ((ratio - 1).abs() < SAME_SIDE).all():
+            if ((ratio - 1).abs() < ANCHOR_TOLERANCE).all():
                 continue
-        del found[place]
-        others.append(place)
-    return others
+        del found[target]
+        mismatched.append(target)
+    return mismatched

@@ -75,12 +75,12 @@ def is_detector(names: Iterable[str]) -> bool:
 
 def background_first(found: dict[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Moves the background from last to first: detectron2's classes 0..C - 1 become 1..C."""
-    for place, value in found.items():
-        layer = place.rpartition(".")[0]
-        if value.dim() != expected[place].dim():
+    for target, value in found.items():
+        layer = target.rpartition(".")[0]
+        if value.dim() != expected[target].dim():
             continue
         if layer == f"{BOX}.predictor.cls_score":
-            found[place] = value.roll(1, 0)
+            found[target] = value.roll(1, 0)
         elif layer in BACKGROUND:
             zeros = value.new_zeros(BACKGROUND[layer], *value.shape[1:])
-            found[place] = torch.cat([zeros, value])
+            found[target] = torch.cat([zeros, value])

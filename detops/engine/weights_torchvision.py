@@ -55,7 +55,7 @@ def published_weights(source: str) -> tuple[dict[str, Any], float]:
     network = source.removeprefix(PREFIX)
     if network not in DETECTORS + BODIES:
         known = ", ".join(DETECTORS + BODIES)
-        raise CheckpointError(f"{source}: torchvision's weights are read of {known}")
+        raise CheckpointError(f"{source}: expected one of {known}")
     weights = newest_weights(network)
     with loading(source, weights):
         state = weights.get_state_dict(check_hash=True, map_location="cpu", weights_only=True)
@@ -155,9 +155,9 @@ def drop_class_0(
     if "head.classification_head.cls_logits.bias" not in state or deltas is None:
         return
     anchors = deltas.numel() // 4
-    for place in ("rpn.head.cls_logits.weight", "rpn.head.cls_logits.bias"):
-        if place not in found or found[place].dim() != expected[place].dim():
+    for target in ("rpn.head.cls_logits.weight", "rpn.head.cls_logits.bias"):
+        if target not in found or found[target].dim() != expected[target].dim():
             continue
-        if len(found[place]) == len(expected[place]) + anchors:
-            by_anchor = found[place].unflatten(0, (anchors, -1))
-            found[place] = by_anchor[:, 1:].flatten(0, 1)
+        if len(found[target]) == len(expected[target]) + anchors:
+            by_anchor = found[target].unflatten(0, (anchors, -1))
+            found[target] = by_anchor[:, 1:].flatten(0, 1)

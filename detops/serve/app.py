@@ -25,9 +25,9 @@ from ..engine.formats import image_entry
 from ..visualize import PERSON_SKELETON, class_colour
 from .guard import LOOPBACK, Guard
 from .limits import Limits
-from .ops import SHOWN
+from .ops import OPS
 from .queries import read_query
-from .turns import Turns
+from .request_queue import RequestQueue
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {
@@ -83,12 +83,12 @@ def create_app(
         Route("/api/samples/{name}", page.sample),
         *(
             Route(f"/api/ops/{name}", partial(_answer_op, function, known))
-            for name, (function, known) in SHOWN.items()
+            for name, (function, known) in OPS.items()
         ),
         *(Route(f"/{file.name}", _answer_file(file)) for file in sorted(STATIC.iterdir())),
         Route("/", _answer_file(STATIC / "index.html")),
     ]
-    handlers: dict[Any, Any] = {HTTPException: _tell, Exception: _tell_failure}
+    handlers: dict[Any, Any] = {HTTPException: _error_response, Exception: _internal_error_response}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
@@ -97,7 +97,7 @@ class _Page:
         self, detectors: Mapping[str, Detector], limits: Limits, samples: Mapping[str, bytes]
     ) -> None:
         self.detectors, self.limits, self.samples = detectors, limits, samples
-        self.turns = Turns(limits)
+        self.queue = RequestQueue(limits)
 
     async def about(self, request: Request) -> Response:
         models = [
@@ -132,11 +132,11 @@ class _Page:
             if name not in self.detectors:
                 known = ", ".join(self.detectors)
                 raise HTTPException(400, f"model: expected one of {known}, got {name!r}")
-        with self.turns.place():
-            body = await self.turns.body(request)
+        with self.queue.slot():
+            body = await self.queue.read_body(request)
             if not body:
-                raise HTTPException(400, "the body is empty; expected a picture's file")
-            answer = await self.turns.run(self._detect, body, names)
+                raise HTTPException(400, "expected an image file, got an empty body")
+            answer = await self.queue.run(self._detect, body, names)
         return JSONResponse(answer)
 
     def _detect(self, body: bytes, names: Sequence[str]) -> dict[str, Any]:
@@ -183,14 +183,14 @@ def _answer_file(file: Path) -> Any:
     return answer
 
 
-async def _tell(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-async def _tell_failure(request: Request, error: Exception) -> Response:
+async def _internal_error_response(request: Request, error: Exception) -> Response:
     # PyTorch raises RuntimeError if there is not enough memory.
     if isinstance(error, MemoryError | RuntimeError):
         text = str(error) or "not enough memory"
         return JSONResponse({"error": f"the detector failed: {text}"}, 500)
-    return JSONResponse({"error": "the server failed; its console tells more"}, 500)
+    return JSONResponse({"error": "the server failed; see its console"}, 500)

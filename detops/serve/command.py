@@ -26,7 +26,7 @@ from .guard import LOOPBACK
 from .limits import Limits
 
 SECONDS_TO_FINISH = 5
-EVERYWHERE = ("", "0.0.0.0", "::")
+ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def serve(
@@ -56,14 +56,12 @@ def serve(
     with StopSignals(), listen(host, port) as listener:
         detectors = make_detectors()
         for name, detector in detectors.items():
-            messages.print(f"{name}: looks for {list_some(detector.names, ', ')}")
-        own = [] if host in EVERYWHERE else [in_address(host)]
-        app = create_app(detectors, [*LOOPBACK, *own, *allowed], limits, demo_samples())
-        if host in EVERYWHERE or not is_loopback(listener):
-            messages.print(
-                "warning: others in the network can reach this page; it asks nobody for a password"
-            )
-        shown = "localhost" if host in EVERYWHERE else in_address(host)
+            messages.print(f"{name}: detects {list_some(detector.names, ', ')}")
+        own_hosts = [] if host in ANY_ADDRESS else [url_host(host)]
+        app = create_app(detectors, [*LOOPBACK, *own_hosts, *allowed], limits, demo_samples())
+        if host in ANY_ADDRESS or not is_loopback(listener):
+            messages.print("warning: others in the network can reach this page without a password")
+        shown = "localhost" if host in ANY_ADDRESS else url_host(host)
         console.print(f"http://{shown}:{listener.getsockname()[1]}/")
         uvicorn.Server(server_config(app, limits)).run([listener])
 
@@ -111,12 +109,12 @@ def is_loopback(listener: socket.socket) -> bool:
     return address == "::1" or address.startswith("127.")
 
 
-def in_address(host: str) -> str:
+def url_host(host: str) -> str:
     """Formats a host for an address, with IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
+def unique_names(paths: Sequence[Path]) -> list[str]:
     """Returns a unique short name per file: its stem, or its folder's name for `weights.pt`."""
     names: list[str] = []
     for path in paths:

@@ -31,12 +31,12 @@ class Connections:
         """Answers one request and marks its connection as busy meanwhile."""
         connection = self.open.get(scope.get("client"))
         if connection is not None:
-            connection.begin()
+            connection.stop_timer()
         try:
             await self.app(scope, receive, send)
         finally:
             if connection is not None:
-                connection.wait(self.limits.seconds)
+                connection.start_timer(self.limits.seconds)
 
 
 class Connection(asyncio.Protocol):
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
         self.protocol.connection_made(transport)
         limits, opened = self.connections.limits, self.connections.open
         opened[self.client] = self
-        self.wait(limits.head_seconds)
+        self.start_timer(limits.head_seconds)
         if len(opened) > limits.connections:
             idle = [each for each in opened.values() if not each.is_busy]
             min(idle, key=lambda each: each.idle_since)._drop()
@@ -74,16 +74,16 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Removes the connection."""
         self.connections.open.pop(self.client, None)
-        self.begin()
+        self.stop_timer()
         self.protocol.connection_lost(exc)
 
-    def begin(self) -> None:
+    def stop_timer(self) -> None:
         """Stops the timer: the server is busy, or the client is gone."""
         self.is_busy = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def wait(self, seconds: float) -> None:
+    def start_timer(self, seconds: float) -> None:
         """Starts the timer for the client to send a request or read the answer."""
         if self.client in self.connections.open:
             loop = asyncio.get_running_loop()

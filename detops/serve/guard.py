@@ -55,20 +55,22 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refusal = self._refusal(Headers(scope=scope))
-        await (refusal or self.app)(scope, receive, send_guarded)
+        rejection = self._rejection(Headers(scope=scope))
+        await (rejection or self.app)(scope, receive, send_guarded)
 
-    def _refusal(self, headers: Headers) -> ASGIApp | None:
+    def _rejection(self, headers: Headers) -> ASGIApp | None:
         host = headers.get("host", "").lower()
         known = HOST.fullmatch(host)
         if not known or known[1] not in self.hosts:
             expected = ", ".join(self.hosts)
-            return _refused(421, f"Host: expected one of {expected}, got {host!r}")
+            return _error_response(421, f"Host: expected one of {expected}, got {host!r}")
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
-            return _refused(403, f"Origin: expected this page's, http://{host}, got {origin!r}")
+            return _error_response(
+                403, f"Origin: expected this page's, http://{host}, got {origin!r}"
+            )
         return None
 
 
-def _refused(status: int, message: str) -> ASGIApp:
+def _error_response(status: int, message: str) -> ASGIApp:
     return JSONResponse({"error": message}, status)

@@ -16,10 +16,10 @@ THRESHOLDS = [step / 50 for step in range(51)]
 SCENE = (480, 320)  # width and height of the image that contains the boxes, in pixels
 CANDIDATES = 9  # boxes around each object
 MAP_HEIGHT, MAP_WIDTH = 12, 16
-PLANE = 17  # side of the feature map that the deformable convolution reads
+MAP_SIDE = 17  # side of the feature map that the deformable convolution reads
 KERNEL = 3
 # Range of rows and columns in the middle, from which no allowed offset reaches beyond the border.
-REACH = (5, PLANE - 6)
+POSITION_RANGE = (5, MAP_SIDE - 6)
 PATTERNS = ("none", "wider", "turned", "shifted", "random")
 
 
@@ -35,21 +35,21 @@ def nms_scene(seed: int, objects: int) -> dict[str, Any]:
         thresholds; and matches, for each threshold the index of the box that suppresses each box,
         or its own index if it is kept (`detops.nms_match`).
     """
-    numbers = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     size = torch.tensor(SCENE, dtype=torch.float32)
-    extent = 50 + 70 * torch.rand(objects, 2, generator=numbers)
-    centre = extent / 2 + torch.rand(objects, 2, generator=numbers) * (size - extent)
+    extent = 50 + 70 * torch.rand(objects, 2, generator=generator)
+    centre = extent / 2 + torch.rand(objects, 2, generator=generator) * (size - extent)
     truth = box_convert(torch.cat([centre, extent], 1), "cxcywh", "xyxy")
 
-    spread = extent.repeat_interleave(CANDIDATES, 0)
-    moved = 0.16 * spread * torch.randn(spread.shape, generator=numbers)
-    scaled = spread * torch.exp(0.18 * torch.randn(spread.shape, generator=numbers))
-    middle = centre.repeat_interleave(CANDIDATES, 0) + moved
-    boxes = box_convert(torch.cat([middle, scaled], 1), "cxcywh", "xyxy")
+    extents = extent.repeat_interleave(CANDIDATES, 0)
+    moved = 0.16 * extents * torch.randn(extents.shape, generator=generator)
+    scaled = extents * torch.exp(0.18 * torch.randn(extents.shape, generator=generator))
+    centres = centre.repeat_interleave(CANDIDATES, 0) + moved
+    boxes = box_convert(torch.cat([centres, scaled], 1), "cxcywh", "xyxy")
     boxes = clip_boxes_to_image(boxes, (SCENE[1], SCENE[0]))
     # A misplaced candidate gets a lower score, as it would from a detector.
-    off = (moved / spread).abs().sum(1) + (scaled / spread).log().abs().sum(1)
-    noise = 0.08 * torch.rand(off.shape, generator=numbers)
+    off = (moved / extents).abs().sum(1) + (scaled / extents).log().abs().sum(1)
+    noise = 0.08 * torch.rand(off.shape, generator=generator)
     scores = (0.98 * torch.exp(-off) + noise).clamp(max=0.99)
     return {
         "size": SCENE,
@@ -85,17 +85,19 @@ def roi_align_samples(
     """
     box = torch.tensor([[0.0, x1, y1, x2, y2]])
     features = smooth_map(MAP_HEIGHT, MAP_WIDTH)
-    places = torch.cat([coordinates(MAP_HEIGHT, MAP_WIDTH), torch.ones(1, MAP_HEIGHT, MAP_WIDTH)])
-    samples = roi_align(places[None], box, bins * sampling_ratio, 1.0, 1, bool(aligned))
+    position_map = torch.cat(
+        [coordinates(MAP_HEIGHT, MAP_WIDTH), torch.ones(1, MAP_HEIGHT, MAP_WIDTH)]
+    )
+    samples = roi_align(position_map[None], box, bins * sampling_ratio, 1.0, 1, bool(aligned))
     pixels = torch.eye(MAP_HEIGHT * MAP_WIDTH).view(1, -1, MAP_HEIGHT, MAP_WIDTH)
-    of_bins = torch.cat([features[None, None], pixels], 1)
-    pooled = roi_align(of_bins, box, bins, 1.0, sampling_ratio, bool(aligned))[0].flatten(1)
-    reads = pooled[1:].T
+    inputs = torch.cat([features[None, None], pixels], 1)
+    pooled = roi_align(inputs, box, bins, 1.0, sampling_ratio, bool(aligned))[0].flatten(1)
+    weights = pooled[1:].T
     return {
         "map": features.tolist(),
         "samples": samples[0].flatten(1).T.tolist(),
         "values": pooled[0].tolist(),
-        "reads": [[[i, row[i].item()] for i in row.nonzero()[:, 0].tolist()] for row in reads],
+        "reads": [[[i, row[i].item()] for i in row.nonzero()[:, 0].tolist()] for row in weights],
     }
 
 
@@ -119,7 +121,7 @@ def deform_conv2d_samples(
         and with offsets; value and plain, the mean features with and without offsets.
     """
     offsets = offset_pattern(pattern, amount, dilation)
-    features = smooth_map(PLANE, PLANE)
+    features = smooth_map(MAP_SIDE, MAP_SIDE)
     points = KERNEL * KERNEL
     # One output channel for x at each kernel point, then for y, and one for the features' mean.
     weight = torch.zeros(2 * points + 1, 3, KERNEL, KERNEL)
@@ -128,7 +130,7 @@ def deform_conv2d_samples(
         block.view(points, points).copy_(torch.eye(points))
     weight[-1, 2] = 1 / points
 
-    input = torch.cat([coordinates(PLANE, PLANE), features[None]])[None]
+    input = torch.cat([coordinates(MAP_SIDE, MAP_SIDE), features[None]])[None]
 
     def read(offset: Tensor) -> Tensor:
         output = deform_conv2d(input, offset, weight, padding=dilation, dilation=dilation)
@@ -146,10 +148,10 @@ def deform_conv2d_samples(
 
 
 def offset_pattern(pattern: str, amount: float, dilation: int) -> Tensor:
-    """Returns offsets [1, 2 * points, PLANE, PLANE] as (y, x) of each kernel point."""
+    """Returns offsets [1, 2 * points, MAP_SIDE, MAP_SIDE] as (y, x) of each kernel point."""
     axis = torch.arange(KERNEL) - KERNEL // 2
     unit = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).view(-1, 2).float()
-    offsets = torch.zeros(len(unit), 2, PLANE, PLANE)
+    offsets = torch.zeros(len(unit), 2, MAP_SIDE, MAP_SIDE)
     if pattern == "wider":
         offsets += (amount * unit)[..., None, None]
     elif pattern == "turned":
@@ -160,9 +162,9 @@ def offset_pattern(pattern: str, amount: float, dilation: int) -> Tensor:
     elif pattern == "shifted":
         offsets += amount
     elif pattern == "random":
-        numbers = torch.Generator().manual_seed(0)
-        offsets = amount * (2 * torch.rand(offsets.shape, generator=numbers) - 1)
-    return offsets.view(1, -1, PLANE, PLANE)
+        generator = torch.Generator().manual_seed(0)
+        offsets = amount * (2 * torch.rand(offsets.shape, generator=generator) - 1)
+    return offsets.view(1, -1, MAP_SIDE, MAP_SIDE)
 
 
 def smooth_map(height: int, width: int) -> Tensor:
@@ -178,7 +180,7 @@ def coordinates(height: int, width: int) -> Tensor:
 
 
 # Ops on the page by name: the function that answers, and the valid query.
-SHOWN: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Number | Choice]]] = {
+OPS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Number | Choice]]] = {
     "nms": (nms_scene, {"seed": Number(0, 0, 9999), "objects": Number(5, 1, 12)}),
     "roi_align": (
         roi_align_samples,
@@ -198,8 +200,8 @@ SHOWN: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Number | Choice]
             "pattern": Choice("wider", PATTERNS),
             "amount": Number(1.5, 0, 3),
             "dilation": Number(1, 1, 2),
-            "row": Number(PLANE // 2, *REACH),
-            "column": Number(PLANE // 2, *REACH),
+            "row": Number(MAP_SIDE // 2, *POSITION_RANGE),
+            "column": Number(MAP_SIDE // 2, *POSITION_RANGE),
         },
     ),
 }

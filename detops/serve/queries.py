@@ -17,7 +17,7 @@ class Number(NamedTuple):
     low: float
     high: float
 
-    def read(self, text: str) -> Any:
+    def parse(self, text: str) -> Any:
         """Parses a number; raises ValueError if it is none or out of range."""
         value = type(self.default)(text)
         if not self.low <= value <= self.high:  # also rejects NaN
@@ -27,7 +27,7 @@ class Number(NamedTuple):
     @property
     def expected(self) -> str:
         """Describes the valid values."""
-        kind = "a whole number" if isinstance(self.default, int) else "a number"
+        kind = "an integer" if isinstance(self.default, int) else "a number"
         return f"{kind} from {self.low} to {self.high}"
 
 
@@ -35,18 +35,18 @@ class Choice(NamedTuple):
     """One of several words."""
 
     default: str
-    among: Sequence[str]
+    choices: Sequence[str]
 
-    def read(self, text: str) -> str:
+    def parse(self, text: str) -> str:
         """Returns the text if it is one of the words, else raises ValueError."""
-        if text not in self.among:
+        if text not in self.choices:
             raise ValueError
         return text
 
     @property
     def expected(self) -> str:
         """Describes the valid values."""
-        return f"one of {', '.join(self.among)}"
+        return f"one of {', '.join(self.choices)}"
 
 
 def read_query(query: QueryParams, **known: Number | Choice) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def read_query(query: QueryParams, **known: Number | Choice) -> dict[str, Any]:
     for name, kind in known.items():
         text = query.get(name)
         try:
-            values[name] = kind.default if text is None else kind.read(text)
+            values[name] = kind.default if text is None else kind.parse(text)
         except ValueError:
             raise HTTPException(400, f"{name}: expected {kind.expected}, got {text!r}") from None
     return values

@@ -12,7 +12,7 @@ from detops.engine import Detector
 from detops.visualize import draw_detections
 
 # %%
-# Open a data set by its path, and a detector by the path of its weights.
+# Open a dataset by its path, and a detector by the path of its weights.
 dataset = open_dataset("tree_crowns/val.json")
 photograph = dataset.image_path(0)
 detector = Detector.from_checkpoint(photograph.with_name("weights.pt"))

@@ -21,7 +21,7 @@ from detops.bench import (
 from detops.bench import run as bench_run
 from detops.bench.case import Case, clustered, plain_iou
 from detops.bench.nms import plain_nms
-from detops.bench.report import bars, family_of, markdown, to_json
+from detops.bench.report import bars, markdown, op_family, to_json
 from detops.bench.roi_align import plain_roi_align
 from detops.bench.run import Machine, Result
 
@@ -42,7 +42,7 @@ def test_every_case_runs_once_and_agrees(monkeypatch):
     """Runs all cases except the largest; compared calls must do the same work."""
     ops = set()
     for case in bench_run.all_cases(torch.device("cpu")):
-        assert family_of(case.op) != "Others"
+        assert op_family(case.op) != "Others"
         ops.add(re.split("[ ,]", case.op)[0])
         if not case.quick:
             continue
@@ -109,7 +109,7 @@ def test_each_series_of_bars_has_a_colour_and_a_legend_entry(tmp_path):
 
 
 def test_op_without_a_family_belongs_to_others():
-    assert family_of("soup") == "Others"
+    assert op_family("soup") == "Others"
 
 
 def test_scattered_time_is_measured_again(monkeypatch):
@@ -140,10 +140,10 @@ def test_slowdown_with_more_threads_is_measured_again(monkeypatch):
 
 @pytest.mark.slow
 def test_bench_command_writes_a_report_and_plots(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(bench_run, "LEAST_SECONDS", 1e-4)
+    monkeypatch.setattr(bench_run, "MIN_SECONDS", 1e-4)
     monkeypatch.setattr(bench_run, "WARM_UP_SECONDS", 0.0)
-    monkeypatch.setattr(bench_run, "COPIED", 1000)
-    monkeypatch.setattr(bench_run, "MULTIPLIED", 8)
+    monkeypatch.setattr(bench_run, "COPY_SIZE", 1000)
+    monkeypatch.setattr(bench_run, "MATMUL_SIDE", 8)
     arguments = ["bench", "box_iou", "--threads", "1", "--quick", "--output", str(tmp_path)]
     assert cli.main(arguments) == 0
     assert "`box_iou`" in capsys.readouterr().out
@@ -156,15 +156,15 @@ def test_bench_command_writes_a_report_and_plots(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nms", "soup"], "no benchmark of soup; there are those of nms, soft_nms"),
-        (["nms backward"], "no benchmark of nms backward; there are those of nms, soft_nms"),
+        (["nms", "soup"], "no benchmark of soup; expected one of nms, soft_nms"),
+        (["nms backward"], "no benchmark of nms backward; expected one of nms, soft_nms"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
     ],
 )
 def test_invalid_bench_arguments_are_rejected(arguments, message, monkeypatch, capsys):
-    monkeypatch.setattr(bench_run, "LEAST_SECONDS", 1e-4)
-    monkeypatch.setattr(bench_run, "COPIED", 1000)
-    monkeypatch.setattr(bench_run, "MULTIPLIED", 8)
+    monkeypatch.setattr(bench_run, "MIN_SECONDS", 1e-4)
+    monkeypatch.setattr(bench_run, "COPY_SIZE", 1000)
+    monkeypatch.setattr(bench_run, "MATMUL_SIDE", 8)
     assert cli.main(["bench", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -196,12 +196,12 @@ def test_corners_cover_every_feasible_pair(op):
 def test_value_missing_from_all_rows_is_one_line(op):
     missing = corners.covering(op)[1]
     alone = [gap for gap in missing if " with " not in gap]
-    assert alone == [gap for of, gap in corners.WITHOUT if of == op]
+    assert alone == [gap for of, gap in corners.UNSUPPORTED if of == op]
     for gap in missing:
         assert gap in alone or not set(gap.split(" with ")) & set(alone)
     lines = corners.gaps(op)
     assert len(lines) == len(missing)
-    assert all(f"`{op}`: {corners.WITHOUT[op, gap]}" in lines for gap in alone)
+    assert all(f"`{op}`: {corners.UNSUPPORTED[op, gap]}" in lines for gap in alone)
 
 
 @pytest.mark.parametrize("op", corners.OPS)
@@ -209,7 +209,7 @@ def test_corner_calls_do_the_same_work(op):
     for corner in corners.corners((op,)):
         if corner.op != op or (op == "ps_roi_pool" and corner.extent == "whole"):
             continue  # torchvision's ps_roi_pool includes the last row and column
-        ours, theirs = (call() for call in corner_calls.calls(corners.narrowed(corner)))
+        ours, theirs = (call() for call in corner_calls.calls(corners.shrunk(corner)))
         tolerance = 1e-4 if corner.dtype == "float32" else 2e-2
         ours, theirs = (x if isinstance(x, (list, tuple)) else (x,) for x in (ours, theirs))
         for x, y in zip(ours, theirs, strict=False):  # without further outputs
@@ -226,11 +226,11 @@ def test_tiny_corner_calls_do_the_same_work():
 
 
 def test_corners_command_writes_a_table(monkeypatch, tmp_path, capsys):
-    some = [corners.narrowed(row) for row in corners.covering("roi_pool")[0][:3]]
+    some = [corners.shrunk(row) for row in corners.covering("roi_pool")[0][:3]]
     monkeypatch.setattr(corner_report, "corners", lambda only: some)
-    monkeypatch.setattr(corner_report, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(corner_report, "MIN_SECONDS", 0.0)
     monkeypatch.setattr(corner_report, "BLOCK_SECONDS", 0.0)
-    monkeypatch.setattr(corner_report, "peak_of", lambda call: 3 << 20)
+    monkeypatch.setattr(corner_report, "peak_memory", lambda call: 3 << 20)
     arguments = ["bench", "corners", "--only", "roi_pool", "--output", str(tmp_path)]
     assert cli.main(arguments) == 0
     (written,) = tmp_path.glob("corners-*.json")
@@ -239,7 +239,7 @@ def test_corners_command_writes_a_table(monkeypatch, tmp_path, capsys):
     table = written.with_suffix(".md").read_text()
     assert "`roi_pool " in table and "no row has rois 1000 with size 512" in table
     assert cli.main(["bench", "corners", "--quick"]) == 2
-    assert "only --only, --output" in capsys.readouterr().err
+    assert "expected no option but --only and --output" in capsys.readouterr().err
     assert cli.main(["bench", "nms", "--only", "nms"]) == 2
 
 

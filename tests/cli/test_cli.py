@@ -170,7 +170,7 @@ def test_resume_without_a_checkpoint_starts_from_step_0(capsys, tmp_path, config
     train = ["train", "--config", str(config), "--output", str(tmp_path / "run"), "--resume"]
     changes = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
     assert cli.main([*train, "--device", "cpu", *changes]) == 0
-    assert "not there, training starts from step 0" in capsys.readouterr().err
+    assert "does not exist, training starts from step 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_shipped_detector_finds_tree_crowns(capsys, tmp_path):
     assert 20 <= len(entry["detections"]) <= 200
     assert {detection["name"] for detection in entry["detections"]} == {"tree"}
     assert (tmp_path / "val.png").is_file()
-    assert "looking for tree crowns in aerial photographs; " in capsys.readouterr().err
+    assert "detecting tree crowns in aerial photographs; " in capsys.readouterr().err
     assert cli.main(["eval", "--output", str(results)]) == 0, capsys.readouterr().err
     assert json.loads(results.read_text())["AP50"] >= 0.45
 

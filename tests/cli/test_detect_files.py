@@ -14,7 +14,7 @@ from rich.console import Console
 
 from detops.data.masks import decode_masks
 from detops.engine import Detector, command
-from detops.engine.detect_files import picture_paths
+from detops.engine.detect_files import drawing_paths
 from detops.engine.sources import Source
 from detops.visualize import PERSON_SKELETON, class_colour, draw_detections
 
@@ -29,7 +29,7 @@ def test_broken_files_do_not_end_the_run(detect, picture, tmp_path):
     status, lines, errors = detect(good, cut, missing, large, last, "--json", found)
     assert status == 1
     assert [line.partition(": ")[0] for line in lines] == [str(good), str(last)]
-    assert errors[0] == "looking for cat, dog"
+    assert errors[0] == "detecting cat, dog"
     assert re.fullmatch(r"2 images in .* ms reading, .* ms detecting, .* ms writing", errors[4])
     assert errors[5] == "found: 2 cat"
     for error, path, problem in zip(
@@ -50,14 +50,14 @@ def test_broken_files_do_not_end_the_run(detect, picture, tmp_path):
 def test_consoles_are_quiet_only_during_the_run(monkeypatch):
     monkeypatch.setattr(command, "is_main", lambda: False)
     consoles = Console(), Console()
-    with pytest.raises(KeyError), command.joined("cpu", *consoles):
+    with pytest.raises(KeyError), command.process_group("cpu", *consoles):
         assert all(console.quiet for console in consoles)
         raise KeyError
     assert not any(console.quiet for console in consoles)
 
 
 def without_times(lines):
-    return [re.sub(r"[\d.]+ (ms|s|a second)\b", r"\1", line) for line in lines]
+    return [re.sub(r"[\d.]+ (ms|s|images/s)\b", r"\1", line) for line in lines]
 
 
 @pytest.mark.parametrize("batch", [2, 4, 100])
@@ -110,9 +110,9 @@ def test_unwritable_output_is_reported(detect, picture, tmp_path):
     good, found = picture("good.png"), tmp_path / "o.json"
     for arguments, place, problem in (
         (["--json", "/dev/full"], "/dev/full", "No space left on device"),
-        (["--json", tmp_path], tmp_path, "this is a folder"),
+        (["--json", tmp_path], tmp_path, "expected a file, got a folder"),
         (["--json", good / "o.json"], good / "o.json", ""),
-        (["--output", good], good, "this is a file"),
+        (["--output", good], good, "expected a folder, got a file"),
         (["--output", good / "out"], good / "out", "Not a directory"),
     ):
         status, _, errors = detect(good, *arguments)
@@ -142,7 +142,7 @@ def test_images_with_the_same_name_get_separate_outputs(detect, picture, tmp_pat
 
 def test_thousands_of_equal_names_get_distinct_paths(tmp_path):
     images = [tmp_path / str(i) / "frame.jpg" for i in range(3000)]
-    paths = picture_paths([Source(str(image)) for image in images], tmp_path / "out", {})
+    paths = drawing_paths([Source(str(image)) for image in images], tmp_path / "out", {})
     assert len(set(paths)) == 3000 and paths[-1].name == "frame_3000.png"
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from detops.engine import Detector
-from detops.engine.formats import image_numbers, write_crops, write_json, write_yolo
+from detops.engine.formats import coco_image_ids, write_crops, write_json, write_yolo
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 
@@ -89,11 +89,11 @@ def test_coco_output_has_masks_and_keypoints(detect, picture, tmp_path):
 
 
 def test_image_ids_come_from_file_names_or_their_order():
-    assert image_numbers(["x/7.jpg", "x/0012.png"]) == {"x/7.jpg": 7, "x/0012.png": 12}
+    assert coco_image_ids(["x/7.jpg", "x/0012.png"]) == {"x/7.jpg": 7, "x/0012.png": 12}
     # If two files have the same number, the order counts.
-    assert list(image_numbers(["7.jpg", "07.png"]).values()) == [1, 2]
-    assert list(image_numbers(["7.jpg", "²."]).values()) == [1, 2]
-    assert image_numbers([]) == {}
+    assert list(coco_image_ids(["7.jpg", "07.png"]).values()) == [1, 2]
+    assert list(coco_image_ids(["7.jpg", "²."]).values()) == [1, 2]
+    assert coco_image_ids([]) == {}
 
 
 def test_outputs_without_detections_are_empty(detect, picture, tmp_path, two):

@@ -16,7 +16,7 @@ from paths import SUPPORT, environment
 from PIL import Image
 
 from detops.engine import OutputError, RunFolder
-from detops.engine.journal import PART, SETTINGS, WHOLE, Journal
+from detops.engine.journal import MERGED, PART_NAME, SETTINGS, Journal
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 # The command with a slow detector, whose boxes depend on the brightness of an image.
@@ -50,8 +50,8 @@ def test_results_are_sorted_by_input(tmp_path):
     for journal in journals:
         journal.close()
     journals[0].finish(["a", "b", "c"])
-    assert [json.loads(each)["image"] for each in (tmp_path / WHOLE).open()] == list("abcd")
-    assert not list(tmp_path.glob(PART.format("*")))
+    assert [json.loads(each)["image"] for each in (tmp_path / MERGED).open()] == list("abcd")
+    assert not list(tmp_path.glob(PART_NAME.format("*")))
 
 
 def test_finished_run_is_parsed_once_per_table(tmp_path, monkeypatch):
@@ -78,7 +78,7 @@ def test_resume_repairs_a_torn_line(tmp_path_factory, cut, parts):
         journal = Journal(folder)
         journal.append(lines[part::parts], process=part)
         journal.close()
-    torn = folder / PART.format(0)
+    torn = folder / PART_NAME.format(0)
     content = torn.read_bytes()
     os.truncate(torn, max(0, len(content) - cut))
     lost = content.count(b"\n") - torn.read_bytes().count(b"\n")
@@ -88,7 +88,7 @@ def test_resume_repairs_a_torn_line(tmp_path_factory, cut, parts):
     again.append([each for each in lines if each["image"] not in done])
     again.close()
     again.finish([each["image"] for each in lines])
-    assert [json.loads(each) for each in (folder / WHOLE).open()] == lines
+    assert [json.loads(each) for each in (folder / MERGED).open()] == lines
 
 
 def test_resume_restarts_an_unfinished_video(tmp_path):
@@ -106,13 +106,13 @@ def test_incompatible_or_damaged_runs_cannot_be_resumed(tmp_path):
     journal.begin({"weights": "a.pt"}, resume=True)
     journal.append([line("a")])
     journal.close()
-    with pytest.raises(OutputError, match="a run that did not end: give --resume"):
+    with pytest.raises(OutputError, match="an unfinished run: use --resume"):
         Journal(tmp_path).begin({"weights": "a.pt"}, resume=False)
-    with pytest.raises(OutputError, match="found with another weights"):
+    with pytest.raises(OutputError, match="the results so far have another weights"):
         Journal(tmp_path).begin({"weights": "b.pt"}, resume=True)
     unknown = [line("c") | {"image": [1]}, line("c") | {"detections": [{"box": [1, 2, 3, 4]}]}]
     for damage in ("{}\n", "[]\n", "\0\n", "3\n", *(json.dumps(x) + "\n" for x in unknown)):
-        (tmp_path / PART.format(1)).write_text(damage + json.dumps(line("b")) + "\n")
+        (tmp_path / PART_NAME.format(1)).write_text(damage + json.dumps(line("b")) + "\n")
         with pytest.raises(OutputError, match=r"part1\.jsonl: line 1 is damaged"):
             Journal(tmp_path).begin({"weights": "a.pt"}, resume=True)
 
@@ -125,10 +125,10 @@ def test_damaged_settings_are_reported(detect, picture, tmp_path, content):
     settings.write_bytes(content)
     status, _, errors = detect(first, "--resume")
     assert status == 2
-    assert f"{settings}: damaged: expected the settings that the results" in errors[-1]
+    assert f"{settings}: damaged: expected the settings of the results" in errors[-1]
     settings.unlink()  # as the message suggests
     status, _, errors = detect(first, "--resume")
-    assert status == 0 and "1 were done before" in errors
+    assert status == 0 and "1 were already done" in errors
 
 
 def test_settings_survive_a_full_disk(tmp_path):
@@ -155,12 +155,12 @@ def test_resume_processes_only_new_and_failed_images(detect, picture, tmp_path, 
     status, lines, errors = detect(first, second, cut, "--json", found, "--resume")
     # Failed images are tried again.
     assert (status, seen, len(lines)) == (1, [1], 1) and lines[0].startswith(str(first))
-    assert "1 were done before" in errors
+    assert "1 were already done" in errors
     assert [each["image"] for each in json.loads(found.read_text())] == [str(first), str(second)]
     status, _, errors = detect(first, "--resume", "--score-threshold", "0.1")
     assert status == 2 and "another score_threshold" in errors[-1]
     assert detect(first)[0] == 0  # a finished run may be replaced
-    assert (tmp_path / "out" / WHOLE).read_text().count("\n") == 1
+    assert (tmp_path / "out" / MERGED).read_text().count("\n") == 1
 
 
 def test_resume_keeps_the_paths_of_drawn_pictures(detect, picture, tmp_path):
@@ -206,7 +206,7 @@ def results(output):
     # The files contain the name of the folder.
     return {
         name: (output / name).read_text().replace(str(output), "OUT")
-        for name in (WHOLE, "o.json", "c.json", "o.csv")
+        for name in (MERGED, "o.json", "c.json", "o.csv")
     }
 
 
@@ -223,7 +223,7 @@ def uninterrupted(tmp_path_factory, photographs):
 def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterrupted, processes):
     output = tmp_path / "out"
     process = start(output, photographs, "--batch", "2", seconds=0.1)
-    part = output / PART.format(0)
+    part = output / PART_NAME.format(0)
     while not part.exists() or part.read_bytes().count(b"\n") < 5:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
@@ -236,7 +236,7 @@ def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterru
     process = start(output, photographs, "--resume", processes=processes)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
-    assert f"{kept} were done before" in errors
+    assert f"{kept} were already done" in errors
     assert results(output) == uninterrupted
 
 
@@ -247,7 +247,7 @@ def test_processes_share_the_images(tmp_path, photographs, uninterrupted):
     _, errors = process.communicate()
     assert process.returncode == 0, errors
     assert results(output) == uninterrupted
-    assert len(list(output.glob("*.png"))) == 24 and not list(output.glob(PART.format("*")))
+    assert len(list(output.glob("*.png"))) == 24 and not list(output.glob(PART_NAME.format("*")))
     assert errors.count("24 images in") == 1
 
 
@@ -260,7 +260,7 @@ def test_parallel_run_reports_one_broken_image(tmp_path, photographs):
     _, errors = process.communicate()
     assert process.returncode == 1
     assert "error: 1 of 25 images failed" in errors
-    assert (output / WHOLE).read_text().count("\n") == 24
+    assert (output / MERGED).read_text().count("\n") == 24
 
 
 @pytest.mark.slow
@@ -269,4 +269,4 @@ def test_second_run_in_a_folder_is_rejected(detect, picture, tmp_path):
         process = start(tmp_path / "out", picture("a.png"), "--resume")
         _, errors = process.communicate()
     assert process.returncode == 2 and "another run" in errors
-    assert not (tmp_path / "out" / WHOLE).exists()
+    assert not (tmp_path / "out" / MERGED).exists()

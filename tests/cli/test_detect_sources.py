@@ -39,10 +39,10 @@ def test_folder_yields_its_files_sorted_by_name(folder):
     expected = ["a.JPG", "b.png", "clip.mp4", "deep/c.png"]
     assert names(folder) == ([str(folder / name) for name in expected], [])
     kinds = {source.kind for source in list_sources([str(folder)], io.BytesIO())[0]}
-    assert kinds == {"picture", "video"}
+    assert kinds == {"image", "video"}
     assert names(folder / "empty") == (
         [],
-        [f"{folder}/empty: no picture and no video in this folder"],
+        [f"{folder}/empty: no images or videos in this folder"],
     )
 
 
@@ -52,7 +52,7 @@ def test_folder_yields_images_of_every_format(tmp_path):
     (tmp_path / "a.txt").touch()
     sources = list_sources([str(tmp_path)], io.BytesIO())[0]
     assert {source.name for source in sources} == {f"{tmp_path}/a{s}" for s in IMAGE_SUFFIXES}
-    assert {source.kind for source in sources} == {"picture"}
+    assert {source.kind for source in sources} == {"image"}
 
 
 def test_image_suffixes_cover_every_format():
@@ -67,12 +67,12 @@ def test_patterns_yield_the_matching_files(folder):
     assert names(folder / "*.png")[0] == [str(folder / "b.png")]
     assert names(folder / "**" / "*.png")[0] == [str(folder / "b.png"), str(folder / "deep/c.png")]
     assert names(folder / "de*")[0] == [str(folder / "deep/c.png")]
-    assert names(folder / "*.bmp") == ([], [f"{folder}/*.bmp: no file of such a name"])
+    assert names(folder / "*.bmp") == ([], [f"{folder}/*.bmp: no matching file"])
 
 
 def test_empty_folder_is_reported_next_to_good_inputs(folder, tmp_path):
     empty, good = folder / "empty", [str(folder / "b.png"), str(folder / "deep/c.png")]
-    problem = f"{empty}: no picture and no video in this folder"
+    problem = f"{empty}: no images or videos in this folder"
     assert names(folder / "[bde]*") == (good, [problem])
     listed = tmp_path / "list.txt"
     listed.write_text("\n".join([good[0], str(empty), str(folder / "none*"), good[1]]))
@@ -100,8 +100,8 @@ def test_list_of_paths_is_read_from_file_or_stdin(folder, tmp_path, monkeypatch)
     assert names(listed) == (expected, [])
     assert names("-", stdin=listed.read_bytes()) == (expected, [])
     listed.write_text("\n")
-    assert names(listed) == ([], [f"{listed}: neither a picture nor a list of paths"])
-    assert names("-") == ([], ["standard input: neither a picture nor a list of paths"])
+    assert names(listed) == ([], [f"{listed}: neither an image nor a list of paths"])
+    assert names("-") == ([], ["standard input: neither an image nor a list of paths"])
     assert names("-", stdin=b"a\0b")[1]
 
 
@@ -158,7 +158,7 @@ def test_image_is_read_from_standard_input(detect, picture, tmp_path, monkeypatc
 
 def test_too_large_image_on_standard_input_raises():
     (source,), _ = list_sources(["-"], io.BytesIO(b"P6 60000 60000 255\n"))
-    with pytest.raises(ImageError, match=r"^stdin: more than the 1,073,741,824 pixels"):
+    with pytest.raises(ImageError, match=r"^stdin: more than the limit of 1,073,741,824 pixels"):
         source.read()
 
 

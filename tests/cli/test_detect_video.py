@@ -14,7 +14,7 @@ from PIL import Image
 
 from detops.data import ImageError
 from detops.engine import Detector, OutputError
-from detops.engine.sources import VIDEOS
+from detops.engine.sources import VIDEO_SUFFIXES
 from detops.engine.video import VideoWriter, open_video
 
 av = pytest.importorskip("av")
@@ -52,7 +52,7 @@ def test_list_of_videos_is_rejected_as_a_video(clip, tmp_path):
         pass
 
 
-@pytest.mark.parametrize("suffix", VIDEOS)
+@pytest.mark.parametrize("suffix", VIDEO_SUFFIXES)
 def test_each_video_format_is_read(tmp_path, suffix):
     path = str(tmp_path / f"a{suffix}")
     codec = {".webm": "libvpx-vp9", ".wmv": "wmv2"}.get(suffix, "mpeg4")
@@ -108,7 +108,7 @@ def test_detections_in_frames_are_written_and_drawn(detect, clip, picture, tmp_p
     assert drawn[0].max() > 150  # the box on black
     # Everything is done, so --resume repeats no work.
     status, lines, errors = detect(image, clip, *options, "--resume")
-    assert (status, lines) == (0, []) and "2 were done before" in errors
+    assert (status, lines) == (0, []) and "2 were already done" in errors
     assert json.loads(found.read_text()) == entries
 
 
@@ -129,7 +129,7 @@ def test_damaged_videos_do_not_end_the_run(detect, clip, picture, tmp_path):
         *map(str, (nothing, cut, silent, missing)),
         "/dev/video99",
     ]
-    assert "there is no video in it" in told[2] and "No such file" in told[3]
+    assert "contains no video" in told[2] and "No such file" in told[3]
     assert "No such file" in told[4] and told[5].endswith("5 of 6 images failed")
 
 
@@ -148,7 +148,7 @@ def test_missing_pyav_is_reported_with_install_command(detect, clip, picture, mo
     monkeypatch.setitem(sys.modules, "av", None)
     status, lines, errors = detect(clip, picture("a.png"))
     assert status == 1 and len(lines) == 1
-    assert any(f"{clip}: videos are read by PyAV" in error for error in errors)
+    assert any(f"{clip}: videos require PyAV" in error for error in errors)
     assert any("pip install 'detops[video]'" in error for error in errors)
     with pytest.raises(ImageError), open_video("x.mp4"):
         pass

@@ -206,8 +206,11 @@ def rle(counts):
     ("counts", "message"),
     [
         ("o" * 300_000, "a number of more than 7 characters"),
-        ("O" * 300_000, "run lengths are not whole numbers|beyond the image's 1200 pixels"),
-        ([10**4000, 10**4000], "beyond the image's 1200 pixels"),
+        (
+            "O" * 300_000,
+            "run lengths are not non-negative integers|exceeds the image's 1200 pixels",
+        ),
+        ([10**4000, 10**4000], "exceeds the image's 1200 pixels"),
         ([9] * 300_000, "add up to 2700000"),
     ],
 )
@@ -227,11 +230,11 @@ def test_error_messages_stay_short_for_long_values(write):
 
 def test_command_line_error_names_its_own_option(write, capsys):
     path = write(annotation(bbox=[1, 1, 0, 4]))
-    with pytest.raises(AnnotationError, match=r"1 broken \(on_error='skip' leaves them out\): "):
+    with pytest.raises(AnnotationError, match=r"1 broken \(on_error='skip' skips them\): "):
         CocoDetection(path)
     assert cli.main(["eval", "--data", str(path), "--device", "cpu"]) == 2
     error = capsys.readouterr().err
-    assert "1 broken (--skip-broken leaves them out): annotation 1: zero area" in error
+    assert "1 broken (--skip-broken skips them): annotation 1: zero area" in error
     assert "on_error" not in error
 
 
@@ -239,4 +242,4 @@ def test_eval_reports_corrected_and_skipped_annotations(write, capsys):
     path = write(annotation(bbox=[-5, 2, 10, 5]), annotation(2, bbox=[50, 2, 3, 5]))
     assert cli.main(["eval", "--data", str(path), "--device", "cpu"]) == 2  # the model finds trees
     error = capsys.readouterr().err
-    assert "put right 1 x box clipped to its image; left out 1 x box outside the image" in error
+    assert "corrected 1 x box clipped to its image; skipped 1 x box outside the image" in error

@@ -155,7 +155,7 @@ def test_broken_image_files_are_found_when_the_dataset_opens(write, tmp_path):
     assert len(CocoDetection(path, on_error="skip", check="exists")) == 7
 
 
-@pytest.mark.filterwarnings("ignore:.*the next image takes its place")
+@pytest.mark.filterwarnings("ignore:.*the next image replaces it")
 def test_unreadable_image_is_replaced_by_the_next_one(write, tmp_path):
     path = write(coco(images=broken_files(tmp_path), annotations=[]))
     dataset = CocoDetection(path, on_error="skip", check="exists")

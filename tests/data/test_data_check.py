@@ -18,9 +18,9 @@ from detops.cli.data import check
 from detops.cli.options import PACKAGE
 from detops.config import load_config
 from detops.data import CocoDetection
-from detops.data.same_pictures import same_pictures
+from detops.data.duplicate_images import find_duplicate_images
 from detops.engine import Detector
-from detops.engine.anchor_fit import anchor_generator, fit_anchors, seen_scale
+from detops.engine.anchor_fit import anchor_generator, fit_anchors, input_scale
 from detops.engine.data_check import find_problems
 from detops.modeling import build_detection_model
 from detops.ops import box_iou
@@ -95,7 +95,7 @@ def test_broken_images_are_reported(tmp_path):
     Image.new("RGB", (9, 9)).save(tmp_path / "data3.png")
     lines = [line.removeprefix(f"{path}: ") for line in found(path)]
     starts = ["image 0: duplicate image id", "image 2: unreadable image"]
-    starts += ["image 3: image of another size", "image 5: missing file"]
+    starts += ["image 3: wrong image size", "image 5: missing file"]
     starts += [f"image 6 ({tmp_path}/data1.png): same file as image 1 "]
     assert len(lines) == len(starts)
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True)), lines
@@ -114,7 +114,7 @@ def test_images_shared_by_datasets_are_reported_as_leakage(tmp_path):
     assert lines == [
         f"{val}: image {id} ({tmp_path}/{file}): leakage: same {what} as image {other} "
         f"({tmp_path}/train{other}.png) of {train}"
-        for id, file, what, other in ((10, "train0.png", "file", 0), (9, "again.jpg", "picture", 1))
+        for id, file, what, other in ((10, "train0.png", "file", 0), (9, "again.jpg", "image", 1))
     ]
     assert found(train, train) == []
 
@@ -149,8 +149,8 @@ def test_one_image_in_many_forms_is_recognized(tmp_path):
     (tmp_path / "g.png").write_bytes(b"no image")
     paths = [tmp_path / name for name in "a.png b.png c.jpg d.png e.png f.png g.png".split()]
     paths += [tmp_path / name for name in ("h.png", "i.png", "j.png", "none.png")]
-    assert same_pictures(paths) == [[1, 2, 3, 4], [7, 9]]
-    assert same_pictures([]) == same_pictures(paths[:1]) == []
+    assert find_duplicate_images(paths) == [[1, 2, 3, 4], [7, 9]]
+    assert find_duplicate_images([]) == find_duplicate_images(paths[:1]) == []
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -160,7 +160,7 @@ def test_noise_images_are_never_the_same(tmp_path_factory, seed):
     paths = [folder / f"noise{i}.png" for i in range(2)]
     for path, pixels in zip(paths, noise, strict=True):
         Image.fromarray(pixels).save(path)
-    assert same_pictures(paths) == [] and same_pictures([paths[0]] * 2) == [[0, 1]]
+    assert find_duplicate_images(paths) == [] and find_duplicate_images([paths[0]] * 2) == [[0, 1]]
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
@@ -174,7 +174,7 @@ def test_same_images_are_found_at_more_than_8_bits(tmp_path, dtype):
     for path, pixels in zip(paths, pictures, strict=True):
         Image.fromarray(pixels).save(path)
     Image.fromarray(grey).save(tmp_path / "grey.png")
-    assert same_pictures([*paths, tmp_path / "grey.png"]) == [[2, 3]]
+    assert find_duplicate_images([*paths, tmp_path / "grey.png"]) == [[2, 3]]
 
 
 @pytest.mark.parametrize("package", ["imagehash", "matplotlib"])
@@ -222,13 +222,13 @@ def test_boxes_match_anchors_of_their_size(tmp_path):
     # The nearest anchor is shifted from the box by at most half a stride.
     assert fit.iou[0] >= (22 / 26) * (22 / 26) and fit.iou[1] >= (48 / 56) * (48 / 56)
     assert fit.level[:2].tolist() == [0, 1]
-    assert [fit.of_level(level)[1] for level in range(3)] == [1, 1, 0]
+    assert [fit.level_counts(level)[1] for level in range(3)] == [1, 1, 0]
     assert fit.unmatched == 2
 
 
 def test_anchor_fit_without_boxes_is_empty(tmp_path):
     fit = fitted(load_config(CONFIG), data_set(tmp_path, []))
-    assert len(fit.iou) == fit.unmatched == 0 and fit.of_level(0) == (0, 0)
+    assert len(fit.iou) == fit.unmatched == 0 and fit.level_counts(0) == (0, 0)
 
 
 coordinates = st.tuples(
@@ -257,10 +257,10 @@ def test_best_iou_is_the_maximum_over_all_anchors(tmp_path_factory, boxes):
 
 def test_seen_scale_includes_tiling_and_resizing():
     cfg = load_config(CONFIG)
-    assert seen_scale(cfg, 400, 400) == 256 / 160  # in a tile
-    assert seen_scale(cfg, 100, 80) == 256 / 160  # padded to a tile
-    assert seen_scale(load_config(), 600, 800) == 800 / 600
-    assert seen_scale(load_config(None, AS_IT_IS), 600, 800) == 1
+    assert input_scale(cfg, 400, 400) == 256 / 160  # in a tile
+    assert input_scale(cfg, 100, 80) == 256 / 160  # padded to a tile
+    assert input_scale(load_config(), 600, 800) == 800 / 600
+    assert input_scale(load_config(None, AS_IT_IS), 600, 800) == 1
 
 
 @pytest.mark.parametrize("size", [(400, 400), (100, 80), (100, 300)])
@@ -270,7 +270,7 @@ def test_seen_scale_equals_the_scale_of_the_model_input(size):
     for given_to_it in detector.inputs(torch.zeros(3, *size, dtype=torch.uint8)):
         longest = cfg.INPUT.MAX_SIZE_TEST / max(given_to_it.shape[1:])
         scale = min(cfg.INPUT.MIN_SIZE_TEST / min(given_to_it.shape[1:]), longest)
-        assert seen_scale(cfg, *size) == scale
+        assert input_scale(cfg, *size) == scale
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_retinanet_anchors_are_fitted(tmp_path):
     cfg = load_config(PACKAGE / "configs/retinanet_R_50_FPN_1x.yaml", AS_IT_IS)
     fit = fitted(cfg, data_set(tmp_path, [[10, 10, 32, 32]]))
     assert fit.strides == (8, 16, 32, 64, 128) and (fit.high, fit.low) == (0.5, 0.4)
-    assert fit.of_level(0) == (1, 1)
+    assert fit.level_counts(0) == (1, 1)
 
 
 # ---- the command
@@ -295,7 +295,7 @@ def test_check_command_writes_report_and_plots(tmp_path, capsys):
     status, told = run(capsys, path, "--output", output, "--config", "configs/tree_crowns.yaml")
     assert status == 0, told.err
     assert "6 images, 0 of them without objects" in told.out and "no problems" in told.out
-    assert "put right: 1 x box clipped to its image" in told.out
+    assert "corrected: 1 x box clipped to its image" in told.out
     assert "of 7 boxes match no anchor (IoU below 0.3)" in told.out
     assert (output / "problems.txt").read_text() == ""
     for name in ("1_samples.png", "1_box_sizes.png"):

@@ -149,7 +149,7 @@ def test_voc_images_may_lie_in_subfolders(voc):
         ("<a/>", "000002.xml: broken annotation file: expected <annotation>, got <a>"),
         (voc_xml(size=(-1, 30)), "broken annotation file: size is -1 x 30"),
         (voc_xml(size=("x", 30)), "broken annotation file: size/width is 'x'"),
-        (voc_xml(size=(41, 30)), "image 000002: image of another size: expected 41 x 30"),
+        (voc_xml(size=(41, 30)), "image 000002: wrong image size: expected 41 x 30"),
         (voc_xml({"difficult": "maybe"}), "000002.xml: .*object 1: difficult is 'maybe', not 0 or"),
         (voc_xml({}, {"box": [9, 9, 8, 10]}), "000002.xml, object 2: zero area"),
         (voc_xml({"box": ["nan", 9, 8, 10]}), "object 1: box is not four .*bndbox/xmin is 'nan'"),
@@ -206,7 +206,7 @@ def test_voc_masks_are_read_from_segmentation_images(voc):
     with pytest.raises(AnnotationError, match=r"2 broken.*SegmentationObject/000002.png: unread"):
         VocDetection(voc, masks=True)
     Image.fromarray(values[:9], "L").save(voc / "SegmentationObject/000002.png")
-    with pytest.raises(AnnotationError, match=r"000002.png: masks of another size: \(9, 40\)"):
+    with pytest.raises(AnnotationError, match=r"000002.png: wrong mask size: \(9, 40\)"):
         VocDetection(voc, masks=True)
 
 
@@ -260,7 +260,9 @@ def test_lvis_opens_with_frequency_groups_and_masks(images):
 def test_broken_lvis_file_raises(images):
     data = lvis()
     data["images"][0]["neg_category_ids"] = [9]
-    with pytest.raises(AnnotationError, match="image 1: neg_category_ids names a category"):
+    with pytest.raises(
+        AnnotationError, match="image 1: neg_category_ids names an unknown category"
+    ):
         LvisDetection(write(images, data))
     data = lvis()
     data["images"][0]["coco_url"] = None
@@ -316,8 +318,8 @@ def test_path_may_contain_a_question_mark(images):
         ("shapes:train?split=x", "shapes has no option 'split'"),
         ("shapes:dev", "split: expected 'train' or 'test', got 'dev'"),
         ("shapes:train?length", "expected options as in"),
-        ("shapes:train?length=-1", "length: expected a whole number from 0, got -1"),
-        ("shapes:train?objects=many", "objects: expected a whole number from 1, got 'many'"),
+        ("shapes:train?length=-1", "length: expected an integer from 0, got -1"),
+        ("shapes:train?objects=many", "objects: expected an integer from 1, got 'many'"),
         ("shapes:train?size=9", "size: expected a side"),
         ("shapes:train?size=9xx", "size: expected a side"),
         ("shapes:train?keypoints=True", "shapes have no keypoints"),
@@ -334,7 +336,7 @@ def test_load_datasets_passes_options_on(voc, images):
     broken["annotations"][0]["bbox"] = [0, 0, 0, 0]
     (dataset,) = load_datasets(str(write(images, broken)), on_error="skip", masks=True)
     assert dataset.skipped.total() == 1 and dataset.masks
-    with pytest.raises(AnnotationError, match="no data set given"):
+    with pytest.raises(AnnotationError, match="no dataset given"):
         load_datasets([])
     with pytest.raises(AnnotationError, match="differ from"):
         load_datasets([str(voc), str(images / "data.json")], on_error="skip")

@@ -17,7 +17,7 @@ from detops.data import (
     LabelStudioDetection,
     open_dataset,
 )
-from detops.data.files import named_file
+from detops.data.files import resolve_file
 from detops.data.masks import rotated_corners
 
 WIDTH, HEIGHT = 40, 30
@@ -51,7 +51,7 @@ def picture(path):
 )
 def test_mangled_file_names_find_their_files(tmp_path, file, name):
     picture(tmp_path / file)
-    assert named_file(tmp_path, name) == file
+    assert resolve_file(tmp_path, name) == file
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_mangled_file_names_find_their_files(tmp_path, file, name):
 )
 def test_names_without_a_file_stay_unchanged(tmp_path, name):
     picture(tmp_path / "a.png")
-    assert named_file(tmp_path, name) == name
+    assert resolve_file(tmp_path, name) == name
 
 
 @given(st.text(max_size=30))
 def test_any_name_in_a_missing_folder_stays_unchanged(tmp_path_factory, name):
     folder = tmp_path_factory.getbasetemp() / "none"
-    assert named_file(folder, name) == name
+    assert resolve_file(folder, name) == name
 
 
 # ---- CVAT
@@ -127,7 +127,7 @@ def test_cvat_masks_are_decoded(cvat):
         (BOX.replace('xtl="1"', ""), "image 3, box 1: broken box"),
         (BOX.replace('"11"', '"1"'), "image 3, box 1: zero area"),
         (BOX.replace("cat", "cow"), "image 3, box 1: unknown category: 'cow'"),
-        ('<polyline label="cat" points="1,1;2,2"/>', "polyline 1: shape of another kind"),
+        ('<polyline label="cat" points="1,1;2,2"/>', "polyline 1: unsupported shape"),
         ('<polygon label="cat" points="1,1;2"/>', "polygon 1 has 3 numbers"),
         ('<polygon label="cat"/>', "broken polygon"),
         ('<mask label="cat" rle="7" left="0" top="0" width="3" height="2"/>', "add up to 6"),
@@ -169,7 +169,7 @@ def test_invalid_cvat_file_raises(cvat, tmp_path):
     track = '<track id="0" label="cat"><box frame="0" xtl="1" ytl="1" xbr="2" ybr="2"/></track>'
     with pytest.raises(AnnotationError, match="track 0: track of a video"):
         CvatDetection(cvat(BOX, extra=track))
-    for text, message in (("<a/>", "not CVAT's format"), ("<a>", "not XML"), ("", "not XML")):
+    for text, message in (("<a/>", "not in CVAT format"), ("<a>", "not XML"), ("", "not XML")):
         (tmp_path / "annotations.xml").write_text(text)
         with pytest.raises(AnnotationError, match=message):
             open_dataset(tmp_path)
@@ -241,7 +241,7 @@ def test_label_studio_task_uses_exactly_one_annotation(studio):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (region("brushlabels"), "region 2: region of another kind: 'brushlabels'"),
+        (region("brushlabels"), "region 2: unsupported region: 'brushlabels'"),
         (region(rectanglelabels=[]), r"region 2: expected one label: \[\]"),
         (region(rectanglelabels=["a", "b"]), "expected one label"),
         (region(rectanglelabels=[" "]), "expected one label"),
@@ -251,7 +251,7 @@ def test_label_studio_task_uses_exactly_one_annotation(studio):
         (region() | {"original_width": "40"}, "broken region"),
         (region("polygonlabels", points=[[1, 2], [3]]), "broken region"),
         (region("polygonlabels", points=[[1, 2]]), "polygon 1 has 2 numbers"),
-        (7, "region of another kind: None"),
+        (7, "unsupported region: None"),
     ],
 )
 def test_broken_label_studio_region_is_reported_or_skipped(studio, broken, message):

@@ -241,10 +241,10 @@ def test_lists_and_folders_have_size_limits(yolo, monkeypatch):
         with pytest.raises(AnnotationError, match=f"{name}: cannot read .*not a regular file"):
             open_dataset(root)
     (root / "data.yaml").write_text("train: images\nnames: [cat]\n")
-    monkeypatch.setattr(files_module, "LARGEST_LIST", 10)
+    monkeypatch.setattr(files_module, "MAX_FILE_BYTES", 10)
     with pytest.raises(AnnotationError, match="a.txt: unreadable label file: .*more than 10 bytes"):
         open_dataset(root)
-    monkeypatch.setattr(yolo_module, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(yolo_module, "MAX_ENTRIES", 1)
     with pytest.raises(AnnotationError, match="images: more than 1 files and folders in it"):
         open_dataset(root)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from detops import cli
 from detops.engine import load_checkpoint
-from detops.engine.best_weights import NAME, BestWeights, mean_average_precision
+from detops.engine.best_weights import FILE_NAME, BestWeights, mean_average_precision
 from detops.engine.train import Trainer
 
 TEST = ["DATASETS.TEST", '["shapes:test?length=2&size=48"]', "SOLVER.TEST_PERIOD", "1"]
@@ -27,7 +27,7 @@ def nothing_told(line):
 def offer(best, step, ap, value=0.0):
     model = nn.Linear(1, 1)
     nn.init.constant_(model.weight, value)
-    best.offer(step, {"a": {"AP": ap}}, model, "X: 1\n", ["cat"])
+    best.update(step, {"a": {"AP": ap}}, model, "X: 1\n", ["cat"])
 
 
 def test_best_weights_are_replaced_only_by_a_higher_ap(tmp_path):
@@ -37,9 +37,9 @@ def test_best_weights_are_replaced_only_by_a_higher_ap(tmp_path):
         kept = {10: None, 20: 20, 30: 20, 40: 20, 50: 50}[step]
         assert (best.step or None) == kept
         if kept is None:
-            assert not (tmp_path / NAME).exists()
+            assert not (tmp_path / FILE_NAME).exists()
         else:
-            found = load_checkpoint(tmp_path / NAME)
+            found = load_checkpoint(tmp_path / FILE_NAME)
             assert (found["step"], found["model"]["weight"].item()) == (kept, kept)
     assert best.ap == found["AP"] == 0.3
 
@@ -47,13 +47,15 @@ def test_best_weights_are_replaced_only_by_a_higher_ap(tmp_path):
 def test_training_stops_when_patience_runs_out(tmp_path):
     best = BestWeights(tmp_path, False, nothing_told)
     offer(best, 20, 0.2)
-    assert [best.waited(step, Solver) for step in (20, 30, 39, 40, 50)] == [False] * 3 + [True] * 2
+    assert [best.patience_exhausted(step, Solver) for step in (20, 30, 39, 40, 50)] == [
+        False
+    ] * 3 + [True] * 2
     # The run may resume from a checkpoint that is older than the best weights.
-    assert not best.waited(10, Solver)
+    assert not best.patience_exhausted(10, Solver)
     # A run that resumes without the file, lost or damaged, starts without a rating.
-    assert not BestWeights(tmp_path / "lost", True, nothing_told).waited(500, Solver)
+    assert not BestWeights(tmp_path / "lost", True, nothing_told).patience_exhausted(500, Solver)
     without = type("", (), {"PATIENCE": 0, "TEST_PERIOD": 10})
-    assert not best.waited(1000, without)
+    assert not best.patience_exhausted(1000, without)
 
 
 def test_best_weights_survive_a_resume_unless_damaged(tmp_path):
@@ -68,7 +70,7 @@ def test_best_weights_survive_a_resume_unless_damaged(tmp_path):
     best.path.write_bytes(content)
     best = BestWeights(tmp_path, True, told.append)
     assert (best.step, best.ap) == (0, None)
-    assert len(told) == 1 and "best.pt: damaged" in told[0] and "passed over" in told[0]
+    assert len(told) == 1 and "best.pt: damaged" in told[0] and "skipped" in told[0]
     BestWeights(tmp_path, False, nothing_told)
     assert not best.path.exists()
 
@@ -117,7 +119,7 @@ def test_training_stops_early_and_resumes_with_more_patience(tmp_path, capsys, r
     rated(0.1, 0.3, 0.2, 0.3, 0.9)
     assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "2") == 0
     told = capsys.readouterr()
-    assert "ended after step 4: no higher AP in 2 evaluations (SOLVER.PATIENCE)" in told.err
+    assert "stopped after step 4: no higher AP in 2 evaluations (SOLVER.PATIENCE)" in told.err
     assert "step 2: shapes:test: AP 0.300  AP50 0.300" in told.err
     assert "images/s" in told.err and "MB" in told.err
     assert "  loss " in told.err and "loss" not in told.out
@@ -181,7 +183,7 @@ def test_eval_loads_best_weights_and_writes_plots(tmp_path, capsys):
 
 
 def test_patience_requires_evaluations(tmp_path, capsys):
-    # The check precedes opening the data sets, which may take long.
+    # The check precedes opening the datasets, which may take long.
     nowhere = ["DATASETS.TRAIN", '["none.json"]', *TEST]
     for changes in (["SOLVER.TEST_PERIOD", "1"], TEST[:2], [*nowhere, "SOLVER.TEST_PERIOD", "0"]):
         assert tiny.train(tmp_path / "run", *changes, "SOLVER.PATIENCE", "2") == 2

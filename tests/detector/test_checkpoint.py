@@ -129,7 +129,7 @@ def test_resume_loads_the_newest_intact_checkpoint(finished):
     run = resumed(finished, lines, CHECKPOINT_PERIOD=2)
     assert run.step == 4 and len(lines) == 2
     for line, name in zip(lines, (newest, middle), strict=True):
-        assert line.startswith(f"{name}: damaged") and line.endswith("passed over")
+        assert line.startswith(f"{name}: damaged") and line.endswith("skipped")
     run.run()
     # The resumed run ends with the same bits as the first run.
     assert numbered(finished) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
@@ -196,16 +196,16 @@ BROKEN = {
     "step is broken": (change("training", "step", to=4.5), "its step is 4.5"),
     "no seed": (change("training", "seed"), "its seed is missing"),
     "seed is text": (change("training", "seed", to="x"), "its seed is 'x'"),
-    "training is a list": (change("training", to=[1]), "its 'training' is not a table"),
-    "names are numbers": (change("names", to=[1]), "its names are not all text"),
+    "training is a list": (change("training", to=[1]), "its 'training' is not a dict"),
+    "names are numbers": (change("names", to=[1]), "its names are not all strings"),
     "no optimizer": (change("training", "optimizer"), "its optimizer is missing"),
     "no state": (change("training", "optimizer", "state"), "optimizer's state is missing"),
     "no groups": (change("training", "optimizer", "param_groups"), "param_groups are missing"),
     "groups": (change("training", "optimizer", "param_groups", to=[3]), "param_groups are a list"),
     "state of one": (change("training", "optimizer", "state", 0, to=3), "state of 0 is 3"),
-    "no raw model": (change("training", "raw_model"), "its raw_model is not a table of tensors"),
+    "no raw model": (change("training", "raw_model"), "its raw_model is not a dict of tensors"),
     "no count": (change("training", "averaged_steps"), "its averaged_steps is missing"),
-    "weight is text": (change("model", "conv.bias", to="x"), "its model is not a table of tensors"),
+    "weight is text": (change("model", "conv.bias", to="x"), "its model is not a dict of tensors"),
     "diverged": (
         change("training", "raw_model", "conv.bias", to=torch.tensor([1, 2, torch.nan, 4])),
         "its raw_model is not finite",
@@ -232,7 +232,10 @@ def test_broken_fields_raise_a_one_line_error(finished, kind):
 
 
 FOREIGN = {
-    "step far off": (change("training", "step", to=10**9), r"is of step 1000000000, .*MAX_ITER is"),
+    "step far off": (
+        change("training", "step", to=10**9),
+        r"step 1000000000 is above SOLVER.MAX_ITER",
+    ),
     "other parameters": (
         change("training", "optimizer", "param_groups", to=[{"params": [0]}]),
         r"does not fit the optimizer: groups of \[1\] parameters",
@@ -305,6 +308,6 @@ def test_config_larger_than_the_weights_is_rejected(tmp_path):
     checkpoint["config"] = "MODEL: {RESNETS: {STEM_OUT_CHANNELS: 200000}}"
     checkpoint["model"]["views"] = torch.zeros(1).expand(1 << 40)
     torch.save(checkpoint, tmp_path / "a.pt")
-    message = "a.pt: its config asks for more than it has weights for"
+    message = "a.pt: its config requires more weights than it contains"
     with pytest.raises(CheckpointError, match=message):
         Detector.from_checkpoint(tmp_path / "a.pt")

@@ -27,7 +27,7 @@ def write(tmp_path):
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
 
     def write(*names, name="data.json", **extra):
-        """Writes a data set with one object per category; category ids are 10, 20, 30..."""
+        """Writes a dataset with one object per category; category ids are 10, 20, 30..."""
         ids = [10 * number for number in range(1, len(names) + 1)]
         data = {
             "images": [{"id": 7, "file_name": "a.png", "width": 40, "height": 30}],
@@ -85,13 +85,13 @@ def test_duplicate_category_names_raise_unless_mapped(write):
 
 def test_class_map_rejects_names_that_no_data_set_has(write):
     first, second = str(write("Tree", "Auto")), str(write("tree", "car", name="2.json"))
-    # A name may occur in only one of the data sets; a name that occurs in none raises.
+    # A name may occur in only one of the datasets; a name that occurs in none raises.
     datasets = load_datasets([first, second], class_map={"auto": "car"})
     assert [dataset.names for dataset in datasets] == [("Tree", "car"), ("tree", "car")]
     assert load_datasets(second, class_map={"auto": "car"})[0].names == ("tree", "car")
-    with pytest.raises(ValueError, match="no category 'bus' to be named 'van'; it has .*'Auto'"):
+    with pytest.raises(ValueError, match="no category 'bus' to rename to 'van'; it has .*'Auto'"):
         load_datasets([first, second], class_map={"auto": "car", "bus": "van"})
-    with pytest.raises(ValueError, match=r"data\.json: no category 'bus' to be named 'van'"):
+    with pytest.raises(ValueError, match=r"data\.json: no category 'bus' to rename to 'van'"):
         CocoDetection(first).rename({"bus": "van"})
 
 
@@ -220,7 +220,7 @@ def test_train_and_eval_accept_a_class_map(tmp_path, capsys):
     assert cli.main([*command, "--class-map", "crown"]) == 2
     assert "error: class map: expected pairs as in" in capsys.readouterr().err
     assert cli.main([*command, "--class-map", "crowd=tree"]) == 2
-    assert "no category 'crowd' to be named 'tree'; it has ['Crown']" in capsys.readouterr().err
+    assert "no category 'crowd' to rename to 'tree'; it has ['Crown']" in capsys.readouterr().err
     assert cli.main([*command, "--class-map", "crown=tree", "--output", str(results)]) == 0
     assert json.loads(results.read_text())["AP50"] >= 0.45
     run = ["train", "--output", str(tmp_path / "run"), "--images", str(TREE_CROWNS)]

@@ -13,7 +13,7 @@ from PIL import Image
 from detops.data import CocoDetection
 from detops.engine import coco_metrics
 from detops.engine.curves import confusion_matrix, precision_recall
-from detops.engine.plots import WITHOUT_MATPLOTLIB, compare, plot_all, plot_training
+from detops.engine.plots import MATPLOTLIB_MISSING, compare, plot_all, plot_training
 from detops.visualize import contact_sheet
 
 SIDE = 60
@@ -153,7 +153,7 @@ def test_plots_are_skipped_without_matplotlib(dataset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     told = []
     plot_all(tmp_path / "plots", {"a": (dataset, [])}, told.append)
-    assert told == [WITHOUT_MATPLOTLIB] and not (tmp_path / "plots").exists()
+    assert told == [MATPLOTLIB_MISSING] and not (tmp_path / "plots").exists()
 
 
 @pytest.mark.parametrize(

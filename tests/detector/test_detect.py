@@ -84,13 +84,15 @@ def test_detector_uses_weights_that_change_in_place():
     model = copy.deepcopy(detector_of(name))
     detector = Detector(model, [str(i) for i in range(80)])
     image = torch.randint(0, 256, (3, 64, 80), dtype=torch.uint8)
-    before, fast = detector.detect(image), detector._computes
-    assert detector._computes is fast
+    before, fast = detector.detect(image), detector._inference_model
+    assert detector._inference_model is fast
     with torch.no_grad():
         for parameter in model.roi_heads.box.predictor.parameters():
             parameter.mul_(1.5)
     after = detector.detect(image)
-    assert detector._computes is not fast and not torch.equal(before["scores"], after["scores"])
+    assert detector._inference_model is not fast and not torch.equal(
+        before["scores"], after["scores"]
+    )
     expected = Detector(model, detector.names).detect(image)
     assert torch.equal(after["boxes"], expected["boxes"])
 

@@ -48,10 +48,10 @@ def test_loading_skips_predictors_of_other_classes():
     report = load_weights_into(model, content, other_classes=True)
     assert str(report).splitlines() == [
         f"state dict: {len(before) - 4} tensors loaded",
-        f"state dict: {BOX}.cls_score.weight is [6, 32], the model's is [3, 32]: left out, trained "
-        "anew",
-        f"state dict: {BOX}.bbox_pred.weight is [24, 32], the model's is [12, 32]: left out, "
-        "trained anew",
+        f"state dict: {BOX}.cls_score.weight is [6, 32], the model's is [3, 32]: skipped, trained "
+        "from scratch",
+        f"state dict: {BOX}.bbox_pred.weight is [24, 32], the model's is [12, 32]: skipped, "
+        "trained from scratch",
     ]
     assert report.missing == report.unused == ()
     kept = {

@@ -48,7 +48,7 @@ def test_detect_accepts_a_published_name(tmp_path, monkeypatch, capsys):
     options = ["--score-threshold", "0", "--classes", "Cake,chair", "--json", tmp_path / "o.json"]
     command = ["detect", small, "--weights", f"torchvision/{name}", "--output", tmp_path / "out"]
     assert cli.main(list(map(str, [*command, *options]))) == 0, capsys.readouterr().err
-    assert "looking for person, bicycle, car" in capsys.readouterr().err
+    assert "detecting person, bicycle, car" in capsys.readouterr().err
     (entry,) = json.loads((tmp_path / "o.json").read_text())
     # These random weights also find other classes; labels are COCO category ids.
     numbers = {found["name"]: found["label"] for found in entry["detections"]}

@@ -65,7 +65,7 @@ def test_signal_stops_training_with_a_checkpoint(
     saved = tmp_path / "checkpoint_000003.pt"
     assert one_line(capsys) == (
         f"detops: stopped by {signal.Signals(number).name} after step 3; {saved} is saved, "
-        "--resume goes on from it"
+        "--resume continues from it"
     )
     assert signal.getsignal(number) == before and not (tmp_path / "weights.pt").exists()
     monkeypatch.undo()
@@ -162,7 +162,7 @@ def test_invalid_outputs_are_rejected_before_the_work(tmp_path, capsys, monkeypa
     file = tmp_path / "file"
     file.write_text("")
     for output, message in (
-        (file, f"{file}: the output must be a folder, this is a file"),
+        (file, f"{file}: expected a folder, got a file"),
         (file / "run", f"{file}/run: cannot be written: Not a directory"),
         (Path("/dev/null/x"), "/dev/null/x: cannot be written: Not a directory"),
     ):
@@ -170,7 +170,7 @@ def test_invalid_outputs_are_rejected_before_the_work(tmp_path, capsys, monkeypa
         assert one_line(capsys) == f"detops: error: {message}"
     monkeypatch.setattr("detops.engine.command.evaluate", lambda *a: pytest.fail("was rated"))
     for output, message in (
-        (tmp_path, f"{tmp_path}: the output must be a file, this is a folder"),
+        (tmp_path, f"{tmp_path}: expected a file, got a folder"),
         (file / "r.json", f"{file}/r.json: cannot be written: "),
     ):
         assert cli.main(["eval", "--output", str(output)]) == 2
@@ -236,7 +236,7 @@ def test_data_failures_are_explained():
 
     shm = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent "
     shm += "call last):\n  x\nRuntimeError: unable to write to file </torch_1_2>: No space left"
-    assert "no room in shared memory (unable to write" in meant(RuntimeError(shm))
+    assert "ran out of shared memory (unable to write" in meant(RuntimeError(shm))
     died = meant(RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"))
     assert "died (DataLoader worker (pid(s) 7) exited unexpectedly)" in died
     assert "NUM_WORKERS (now 2)" in died
@@ -248,7 +248,7 @@ def test_data_failures_are_explained():
 
 
 def test_broken_images_are_skipped_up_to_a_limit(tmp_path, capsys, monkeypatch):
-    """The files vanish after the data set was opened."""
+    """The files vanish after the dataset was opened."""
     picture = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
     images, annotations = [], []
     for i in range(10):
@@ -274,7 +274,7 @@ def test_broken_images_are_skipped_up_to_a_limit(tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(Trainer, "run", run)
 
     lose(1)
-    with pytest.warns(UserWarning, match="0.png: .*the next image takes its place"):
+    with pytest.warns(UserWarning, match="0.png: .*the next image replaces it"):
         assert tiny.train(tmp_path / "one", "--skip-broken", *data, "SOLVER.MAX_ITER", "10") == 0
     capsys.readouterr()
     lose(4)
@@ -282,4 +282,4 @@ def test_broken_images_are_skipped_up_to_a_limit(tmp_path, capsys, monkeypatch):
         Image.open(picture).crop((0, 0, 64, 64)).save(tmp_path / "0.png")
         assert tiny.train(tmp_path / "four", "--skip-broken", *data, "SOLVER.MAX_ITER", "20") == 2
     line = one_line(capsys)
-    assert "2 of 10 images cannot be read any more, which is more than 10%; the last: " in line
+    assert "2 of 10 images can no longer be read, which is more than 10%; the last: " in line

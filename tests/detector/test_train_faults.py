@@ -17,7 +17,7 @@ from detops.engine import CheckpointError, OutputError, Trainer, TrainingError, 
 from detops.engine.data_failure import data_failure
 from detops.engine.metrics import read_metrics
 from detops.engine.progress import training_progress
-from detops.engine.train import MOST_SKIPPED
+from detops.engine.train import MAX_SKIPPED
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ def test_progress_reports_skipped_steps(terminal):
     with training_progress(console, 100) as report:
         report(record)
         report({"step": 5, "loss": 2.5, "lr": 0.1, "seconds": 1.0})
-    assert "step 3 was not taken: loss, grad_norm not finite" in written.getvalue()
+    assert "step 3 skipped: loss, grad_norm not finite" in written.getvalue()
     assert "loss 2.500" in written.getvalue()
 
 
@@ -120,10 +120,10 @@ def test_diverging_run_stops_with_advice(tmp_path, decay):
     text = str(caught.value)
     # The weights of step 6 gave the first loss that was not finite.
     for part in (
-        f"step {6 + MOST_SKIPPED}: training has diverged",
-        f"loss_a, grad_norm not finite at {MOST_SKIPPED} steps in a row",
-        "checkpoint_000006.diverged was of that state",
-        f"go on from {tmp_path / 'checkpoint_000004.pt'} with --resume",
+        f"step {6 + MAX_SKIPPED}: training has diverged",
+        f"loss_a, grad_norm not finite at {MAX_SKIPPED} steps in a row",
+        "checkpoint_000006.diverged has diverged and is no longer used",
+        f"continue from {tmp_path / 'checkpoint_000004.pt'} with --resume",
         "BASE_LR (now 0.01)",
         "WARMUP_ITERS (now 2)",
         "CLIP_GRADIENTS (now 1, 0 is none)",
@@ -140,7 +140,7 @@ def test_diverging_run_stops_with_advice(tmp_path, decay):
 
 
 def test_divergence_from_the_start_advises_a_lower_rate(tmp_path):
-    with pytest.raises(TrainingError, match="in a row; start anew with a lower SOLVER.BASE_LR"):
+    with pytest.raises(TrainingError, match="in a row; restart with a lower SOLVER.BASE_LR"):
         poisoned(tmp_path, losses=range(1, 30), MAX_ITER=30).run()
 
 
@@ -154,7 +154,7 @@ def test_resuming_with_a_lower_rate_recovers_from_divergence(tmp_path):
     """After a good start, the learning rate makes every step overshoot."""
     changes = {"MAX_ITER": 60, "CHECKPOINT_PERIOD": 10, "CLIP_GRADIENTS": 0.0, "EMA_DECAY": 0.0}
     changes |= {"STEPS": (20,), "GAMMA": 1e8}
-    with pytest.raises(TrainingError, match=r"go on from .*checkpoint_000020.pt with --resume"):
+    with pytest.raises(TrainingError, match=r"continue from .*checkpoint_000020.pt with --resume"):
         plain(tmp_path, **changes).run()
     good = plain(tmp_path, **changes | {"GAMMA": 1.0, "BASE_LR": 0.005})
     good.resume()
@@ -247,7 +247,7 @@ def test_failing_data_loses_no_step(tmp_path, kill, workers, message):
 def test_every_error_of_a_dead_worker_is_recognised(error, why):
     """The error depends on what the worker had handed over when it died."""
     told = data_failure(error, 1)
-    assert told.startswith("a data worker died (") and f"{why}): most often" in told
+    assert told.startswith("a data worker died (") and f"{why}): usually because" in told
 
 
 def test_code_errors_are_not_reported_as_data_failures(tmp_path):
@@ -275,8 +275,8 @@ def test_full_disk_keeps_the_earlier_checkpoints(tmp_path, full):
     with pytest.raises(OutputError) as caught:
         run.run(lambda record: full("checkpoint.pt.tmp") if record["step"] == 6 else None)
     assert str(caught.value) == (
-        f"{tmp_path}/checkpoint_000008.pt: cannot be written: No space left on device; what was "
-        "there before is whole"
+        f"{tmp_path}/checkpoint_000008.pt: cannot be written: No space left on device; the "
+        "previous file is intact"
     )
     assert numbered(tmp_path) == ["checkpoint_000004.pt"]
     assert not (tmp_path / "checkpoint.pt.tmp").is_symlink() and os.path.exists("/dev/full")

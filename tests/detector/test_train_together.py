@@ -44,9 +44,7 @@ def test_all_processes_skip_the_same_steps(folder, results):
 def test_all_processes_detect_divergence(folder, results):
     first, second = (result["diverged"] for result in results)
     assert first == second and first["step"] == 10
-    assert (
-        "loss, loss_body, grad_norm not finite at 10 steps in a row; start anew" in first["error"]
-    )
+    assert "loss, loss_body, grad_norm not finite at 10 steps in a row; restart" in first["error"]
     assert [path.name for path in (folder / "diverged").iterdir()] == ["metrics.jsonl"]
 
 
@@ -81,5 +79,5 @@ def test_sigterm_to_torchrun_saves_a_checkpoint(tmp_path):
     lines = [line for line in told.splitlines() if line.startswith("detops")]
     assert lines == [
         f"detops: stopped by SIGTERM after step {steps}; {tmp_path}/checkpoint_{steps:06}.pt is "
-        "saved, --resume goes on from it"
+        "saved, --resume continues from it"
     ]

@@ -112,7 +112,7 @@ def test_torchvision_resnets_load_into_the_body(body):
     assert {key.split(".")[1] for key in report.missing} == (
         {"fpn", "head"} if "RETINANET" in BODIES[body][0] else {"fpn", "head", "box"}
     )
-    message = f"{report.loaded} tensors loaded; {len(report.missing)} not in it: backbone.fpn.fpn"
+    message = f"{report.loaded} tensors loaded; {len(report.missing)} missing: backbone.fpn.fpn"
     assert message in str(report)
 
 
@@ -203,7 +203,7 @@ def test_weights_of_another_network_raise_or_are_reported():
         retinanet = torchvision.models.detection.retinanet_resnet50_fpn(
             weights=None, weights_backbone=None
         ).state_dict()
-    with pytest.raises(CheckpointError, match="nothing in it belongs to the model; it has feature"):
+    with pytest.raises(CheckpointError, match="no tensor belongs to the model; it has feature"):
         load_weights_into(model, vgg)
     shapes = r"stem.conv1.weight is \[64, 3, 7, 7\], the model's is \[16, 3, 7, 7\].*and \d+ more"
     for state in (resnet, retinanet):
@@ -213,7 +213,7 @@ def test_weights_of_another_network_raise_or_are_reported():
     del part["rpn.head.conv.bias"]
     report = load_weights_into(model, part | {"extra": torch.zeros(1)})
     assert report.missing == ("rpn.head.conv.bias",) and report.unused == ("extra",)
-    assert "; 1 not used: extra; 1 not in it: rpn.head.conv.bias" in str(report)
+    assert "; 1 unused: extra; 1 missing: rpn.head.conv.bias" in str(report)
     with pytest.raises(CheckpointError, match="lacks rpn.head.conv.bias; has unknown extra"):
         load_weights_into(model, part | {"extra": torch.zeros(1)}, complete=True)
     with pytest.raises(CheckpointError, match=r"fit the model: rpn.head.conv.bias is \[\]"):

@@ -76,7 +76,7 @@ def test_damaged_cached_file_is_rejected(cache, content):
 
 @pytest.mark.parametrize("name", ["", "ssd300_vgg16", "fasterrcnn_resnet50_fpn_v2", "../resnet50"])
 def test_unpublished_names_are_rejected(cache, name):
-    with pytest.raises(CheckpointError, match=f"torchvision/{name}: torchvision's weights are"):
+    with pytest.raises(CheckpointError, match=f"torchvision/{name}: expected one of"):
         published_weights(f"torchvision/{name}")
 
 

@@ -16,7 +16,7 @@ from torchvision_networks import put_into_cache
 
 from detops import cli
 from detops.cli.options import TREE_CROWNS
-from detops.engine.journal import WHOLE
+from detops.engine.journal import MERGED
 from detops.engine.video import VideoWriter
 
 PAGE = ROOT / "docs" / "detect.md"
@@ -83,7 +83,7 @@ def test_commands_of_the_page_write_their_results(folder, block, monkeypatch):
         if match is None:
             continue
         output = match[1]
-        entries = [json.loads(line) for line in (folder / output / WHOLE).open()]
+        entries = [json.loads(line) for line in (folder / output / MERGED).open()]
         assert entries, output
         pictures = [Path(entry["picture"]) for entry in entries if "picture" in entry]
         assert all((folder / picture).is_file() for picture in pictures)

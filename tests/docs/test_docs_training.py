@@ -82,7 +82,7 @@ def test_commands_of_the_page_write_their_files(folder, capsys):
     assert kinds == ["data"] * 2 + ["train"] * 2 + ["eval", "detect"] + ["train"] * 2
     assert "boxes match no anchor" in done[0][1].out and "no problems" in done[1][1].out
     for number in (6, 7):
-        assert done[number][1].err.count("left out, trained anew") == 2
+        assert done[number][1].err.count("skipped, trained from scratch") == 2
 
     mine = folder / "runs" / "mine"
     for row in re.findall(r"^\| `([\w./]+)`", PAGE.read_text().split("`runs/mine` |")[1], re.M):

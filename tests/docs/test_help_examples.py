@@ -103,7 +103,7 @@ def test_help_examples_run_as_written(folder, monkeypatch, capsys):
             continue
         told = run([*words, *SHORTER], capsys)
         if "--weights" in words:
-            assert told.err.count("left out, trained anew") == 2
+            assert told.err.count("skipped, trained from scratch") == 2
             for layer, width in (("cls_score", 256), ("bbox_pred", 256)):
                 assert f"predictor.{layer}.weight is [" in told.err and f", {width}]" in told.err
     assert load_checkpoint(folder / "runs/trees/checkpoint.pt")["training"]["step"] == 3

@@ -223,12 +223,15 @@ def test_export_command_writes_a_file_and_rejects_bad_options(trees, tmp_path, c
     monkeypatch.setattr(command, "EXACT", command.EXACT._replace(iou=1.1))
     status, out, err = run(capsys, *words)
     assert status == 1 and out == ""
-    assert err.startswith(f"detops: error: {file}: finds something else") and err.count("\n") == 1
+    assert (
+        err.startswith(f"detops: error: {file}: detections in {trees} differ")
+        and err.count("\n") == 1
+    )
     for change, text in (
         (["--format", "tflite"], "--format: expected pt2, onnx, aoti, got tflite"),
         (["--output", "x.onnx"], "format pt2 ends in .pt2, got x.onnx"),
         (["--image", tmp_path / "none.png"], "none.png"),
-        (["--int8", trees], "--int8: needs --format onnx, got pt2"),
+        (["--int8", trees], "--int8: requires --format onnx, got pt2"),
         (["--weights", tmp_path / "none.pt"], "no such checkpoint file"),
     ):
         status, _, err = run(capsys, *words, *change)
@@ -237,7 +240,7 @@ def test_export_command_writes_a_file_and_rejects_bad_options(trees, tmp_path, c
     assert status == 2 and "nonsense" in err
     monkeypatch.setattr(Detector, "detect", lambda *_: {"scores": torch.zeros(0)})
     status, _, err = run(capsys, *words)
-    assert status == 1 and "nothing is found in it to compare" in err
+    assert status == 1 and "no detections to compare" in err
 
 
 def test_shipped_weights_describe_their_detector():

@@ -77,7 +77,7 @@ def test_int8_command_keeps_the_ap_of_trees(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(export, "quantize", lambda _, other, __: shutil.copy(file, other))
     monkeypatch.setattr(command, "ROUNDED", command.ROUNDED._replace(iou=1.1))
     status, _, err = run(capsys, *words, tmp_path / "x.onnx")
-    assert status == 1 and "misses 70 of 70 detections" in err and "take other --int8" in err
+    assert status == 1 and "misses 70 of 70 detections" in err and "use other --int8 images" in err
 
 
 @pytest.mark.exhaustive

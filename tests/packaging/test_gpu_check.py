@@ -168,10 +168,10 @@ def test_run_of_a_test_file_reports_counts_and_crashes(tmp_path):
 
 @pytest.fixture
 def quick_bench(monkeypatch):
-    monkeypatch.setattr(bench_run, "LEAST_SECONDS", 1e-4)
+    monkeypatch.setattr(bench_run, "MIN_SECONDS", 1e-4)
     monkeypatch.setattr(bench_run, "WARM_UP_SECONDS", 0.0)
-    monkeypatch.setattr(bench_run, "COPIED", 1000)
-    monkeypatch.setattr(bench_run, "MULTIPLIED", 8)
+    monkeypatch.setattr(bench_run, "COPY_SIZE", 1000)
+    monkeypatch.setattr(bench_run, "MATMUL_SIDE", 8)
 
 
 def test_bench_writes_and_continues_the_cases_of_a_module(tmp_path, quick_bench):

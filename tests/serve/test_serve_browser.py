@@ -139,11 +139,11 @@ def test_classes_beyond_the_palette_use_their_given_colour(page):
 
 def test_two_models_are_shown_side_by_side(page):
     dropped(page)
-    page.get_by_label("Beside it").select_option("b")
+    page.get_by_label("Compare with").select_option("b")
     page.locator("#figures canvas").nth(1).wait_for()
     assert page.locator("#figures figure").count() == 2
     assert counts(page, 1) == (1, 2)
-    page.get_by_label("Beside it").select_option("")
+    page.get_by_label("Compare with").select_option("")
     page.locator("#figures canvas").nth(1).wait_for(state="detached")
     assert counts(page)[1] > 2
 
@@ -177,7 +177,7 @@ def test_results_are_saved_as_json_coco_and_image(page, detector, tmp_path):
     assert torch.equal(target["labels"], found["labels"])
     assert torch.equal(target["masks"].bool(), found["masks"][:, 0])
 
-    download = saved(page, "Picture")
+    download = saved(page, "Image")
     picture = Image.open(download.path())
     assert picture.format == "PNG" and picture.size == (1200, 800)
 
@@ -188,7 +188,7 @@ def test_rejected_files_are_reported_on_the_page(page):
     assert "a.txt: image: not a readable image" in page.locator("#status").inner_text()
     asked = len(page.asked)
     drop(page, "large.png", b"x" * 1_000_001)
-    page.get_by_text("at most 1.0 MB are taken").wait_for()
+    page.get_by_text("the limit is 1.0 MB").wait_for()
     assert len(page.asked) == asked
     assert page.get_by_role("button", name="JSON").is_disabled()
     dropped(page)
@@ -256,7 +256,7 @@ def test_nms_threshold_is_moved_by_keyboard(page):
 def test_ops_tab_updates_roi_align_and_deform_conv2d(page):
     page.get_by_role("tab", name="Ops").click()
     status = page.locator("#roi-status")
-    page.get_by_text("9 bins of 4 samples; 36 of 36 count").wait_for()
+    page.get_by_text("9 bins of 4 samples; 36 of 36 inside the map").wait_for()
     before = pixels(page, "#roi-map")
     page.locator("#roi-map").press("ArrowRight")
     page.wait_for_function(

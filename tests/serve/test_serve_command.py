@@ -57,8 +57,8 @@ def test_server_runs_until_a_signal(number, status):
     assert process.returncode == status
     assert out == ""
     assert error.splitlines() == [
-        "tree_crowns: looks for tree",
-        "shapes: looks for ellipse, rectangle, triangle, and 3 more",
+        "tree_crowns: detects tree",
+        "shapes: detects ellipse, rectangle, triangle, and 3 more",
         f"detops: stopped by {number.name}",
     ]
 
@@ -91,7 +91,7 @@ def test_models_are_named_and_get_their_configs(run):
     weights = ("--weights", "a.pt", "--weights", "runs/b/weights.pt", "--weights", "x/a.onnx")
     status, opened, _, captured = run(*weights)
     assert status == 0 and [name for name, *_ in opened] == ["a.pt", "weights.pt", "a.onnx"]
-    assert captured.err.splitlines() == [f"{n}: looks for cat, dog" for n in ("a", "b", "a 2")]
+    assert captured.err.splitlines() == [f"{n}: detects cat, dog" for n in ("a", "b", "a 2")]
     status, opened, *_ = run(*weights, "--config", config, "--device", "cpu")
     assert status == 0 and [about for _, *about in opened] == [["GeneralizedRCNN", "cpu"]] * 3
     status, _, _, captured = run(*weights, "--config", config, "--config", config)
@@ -109,7 +109,7 @@ def test_models_are_named_and_get_their_configs(run):
     ],
 )
 def test_model_names_are_unique(paths, names):
-    assert command.names_of([Path(path) for path in paths]) == names
+    assert command.unique_names([Path(path) for path in paths]) == names
 
 
 def test_sample_image_equals_the_demo_image():
@@ -176,6 +176,6 @@ def test_missing_starlette_is_reported(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "starlette", None)
     assert cli.main(["serve"]) == 2
     assert capsys.readouterr().err == (
-        "detops: error: detops serve needs starlette, which is not installed: "
+        "detops: error: detops serve requires starlette, which is not installed: "
         "pip install 'detops[serve]'\n"
     )

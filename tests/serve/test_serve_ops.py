@@ -17,12 +17,12 @@ from page_server import error_of, finds, send, serving  # noqa: E402
 from detops.serve.ops import (  # noqa: E402
     KERNEL,
     MAP_HEIGHT,
+    MAP_SIDE,
     MAP_WIDTH,
+    OPS,
     PATTERNS,
-    PLANE,
-    REACH,
+    POSITION_RANGE,
     SCENE,
-    SHOWN,
     deform_conv2d_samples,
     nms_scene,
     offset_pattern,
@@ -98,24 +98,24 @@ def test_samples_outside_the_map_do_not_count():
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("amount", [0.0, 0.7, 3.0])
 def test_deform_conv2d_samples_move_by_the_offsets(pattern, dilation, amount):
-    offsets = offset_pattern(pattern, amount, dilation).view(KERNEL**2, 2, PLANE, PLANE)
+    offsets = offset_pattern(pattern, amount, dilation).view(KERNEL**2, 2, MAP_SIDE, MAP_SIDE)
     steps = (-dilation, 0, dilation)
-    for row, column in itertools.product(REACH, REACH):
+    for row, column in itertools.product(POSITION_RANGE, POSITION_RANGE):
         shown = deform_conv2d_samples(pattern, amount, dilation, row, column)
         regular, moved = torch.tensor(shown["regular"]), torch.tensor(shown["moved"])
         assert regular.tolist() == [[column + x, row + y] for y in steps for x in steps]
         expected = regular + offsets[:, :, row, column].flip(1)
         torch.testing.assert_close(moved, expected, atol=1e-4, rtol=0)
-        assert moved.min() >= -1e-4 and moved.max() <= PLANE - 1 + 1e-4
+        assert moved.min() >= -1e-4 and moved.max() <= MAP_SIDE - 1 + 1e-4
         if pattern == "none" or amount == 0:
             assert shown["value"] == shown["plain"]
-        features = smooth_map(PLANE, PLANE)[None, None]
-        read = detops.point_sample(features, (moved[None] + 0.5) / PLANE)
+        features = smooth_map(MAP_SIDE, MAP_SIDE)[None, None]
+        read = detops.point_sample(features, (moved[None] + 0.5) / MAP_SIDE)
         assert shown["value"] == pytest.approx(read.mean().item(), abs=1e-4)
 
 
 def test_responses_equal_the_results_of_the_functions(port):
-    for name, (function, known) in SHOWN.items():
+    for name, (function, known) in OPS.items():
         status, _, answer = send(port, "GET", f"/api/ops/{name}")
         defaults = {key: kind.default for key, kind in known.items()}
         assert status == 200
@@ -125,17 +125,17 @@ def test_responses_equal_the_results_of_the_functions(port):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("nms?seed=1.5", "seed: expected a whole number from 0 to 9999, got '1.5'"),
-        ("nms?seed=-1", "seed: expected a whole number from 0 to 9999, got '-1'"),
-        ("nms?objects=13", "objects: expected a whole number from 1 to 12, got '13'"),
-        ("nms?objects=", "objects: expected a whole number from 1 to 12, got ''"),
+        ("nms?seed=1.5", "seed: expected an integer from 0 to 9999, got '1.5'"),
+        ("nms?seed=-1", "seed: expected an integer from 0 to 9999, got '-1'"),
+        ("nms?objects=13", "objects: expected an integer from 1 to 12, got '13'"),
+        ("nms?objects=", "objects: expected an integer from 1 to 12, got ''"),
         ("nms?seed=1&seed=2", "query: expected one seed, got several"),
         ("nms?boxes=1", "query: expected seed, objects, got 'boxes'"),
         ("roi_align?x1=nan", "x1: expected a number from 0 to 16, got 'nan'"),
         ("roi_align?x2=inf", "x2: expected a number from 0 to 16, got 'inf'"),
         ("roi_align?y2=1e300", "y2: expected a number from 0 to 12, got '1e300'"),
-        ("roi_align?bins=" + "9" * 5000, "bins: expected a whole number from 1 to 7"),
-        ("deform_conv2d?row=4", "row: expected a whole number from 5 to 11, got '4'"),
+        ("roi_align?bins=" + "9" * 5000, "bins: expected an integer from 1 to 7"),
+        ("deform_conv2d?row=4", "row: expected an integer from 5 to 11, got '4'"),
         (
             "deform_conv2d?pattern=__class__",
             "pattern: expected one of none, wider, turned, shifted, random, got '__class__'",

@@ -163,7 +163,7 @@ def branches_trainer(output):
 
 
 class Photographs:
-    """A data set of `count` images in memory, with the interface that evaluate() uses."""
+    """A dataset of `count` images in memory, with the interface that evaluate() uses."""
 
     path, names, category_ids = "photographs", ("a",), (3,)
 

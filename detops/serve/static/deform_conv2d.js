@@ -1,6 +1,6 @@
 // Deformable convolution: where its kernel points read. The server's op says where.
 
-import { $, ask, newestOnly, say, slider } from "./page.js";
+import { $, fetchJson, latestOnly, setStatus, slider } from "./page.js";
 import { dot, drawMap, line, ring } from "./plot.js";
 
 let controls;
@@ -18,17 +18,17 @@ export function startDeformConv() {
 
 function load() {
   const values = Object.entries(controls).map(([name, control]) => [name, control.value]);
-  askNewest(new URLSearchParams([["pattern", $("deform-pattern").value], ...values]));
+  fetchLatest(new URLSearchParams([["pattern", $("deform-pattern").value], ...values]));
 }
 
-const askNewest = newestOnly(async (query) => {
+const fetchLatest = latestOnly(async (query) => {
   try {
-    const answer = await ask(`api/ops/deform_conv2d?${query}`);
+    const answer = await fetchJson(`api/ops/deform_conv2d?${query}`);
     draw(answer);
     const means = `mean read: ${answer.value.toFixed(3)}, plain ${answer.plain.toFixed(3)}`;
-    say($("deform-status"), means);
+    setStatus($("deform-status"), means);
   } catch (error) {
-    say($("deform-status"), error.message, true);
+    setStatus($("deform-status"), error.message, true);
   }
 });
 

@@ -1,10 +1,10 @@
-// The first tab: a photograph goes to the server, and what comes back is shown above a threshold.
+// The first tab: sends a photograph to the server, and shows the detections above a threshold.
 
 import { drawDetections } from "./draw.js";
-import { $, ask, make, newestOnly, request, say, slider } from "./page.js";
-import { asCoco, asJson, savePicture, saveText } from "./save.js";
+import { $, fetchJson, latestOnly, make, request, setStatus, slider } from "./page.js";
+import { asCoco, asJson, saveImage, saveText } from "./save.js";
 
-const LISTED = 200; // rows of the table of detections
+const MAX_LISTED = 200; // rows of the table of detections
 
 let about;
 let photograph = null; // {name, blob}
@@ -13,9 +13,9 @@ let threshold;
 
 export async function startDetect() {
   try {
-    about = await ask("api/about");
+    about = await fetchJson("api/about");
   } catch (error) {
-    say($("status"), error.message, true);
+    setStatus($("status"), error.message, true);
     return;
   }
   fillModels();
@@ -31,9 +31,9 @@ export async function startDetect() {
   for (const id of ["show-boxes", "show-masks", "show-tags"]) $(id).addEventListener("change", show);
   for (const id of ["model", "other"]) $(id).addEventListener("change", detect);
   $("controls").addEventListener("submit", (event) => event.preventDefault());
-  $("file").addEventListener("change", () => take($("file").files[0]));
-  takeDrops();
-  takeSaves();
+  $("file").addEventListener("change", () => loadFile($("file").files[0]));
+  handleDrops();
+  handleSaves();
 }
 
 function fillModels() {
@@ -44,7 +44,7 @@ function fillModels() {
   $("other").prepend(make("option", { value: "", textContent: "nothing", selected: true }));
 }
 
-function takeDrops() {
+function handleDrops() {
   const drop = $("drop");
   // Anywhere on the page: a browser would leave it for a file that misses.
   document.addEventListener("dragover", (event) => {
@@ -57,53 +57,54 @@ function takeDrops() {
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     drop.classList.remove("over");
-    take(event.dataTransfer.files[0]);
+    loadFile(event.dataTransfer.files[0]);
   });
 }
 
 async function trySample(name) {
   try {
     const response = await request(`api/samples/${encodeURIComponent(name)}`);
-    take(await response.blob(), name);
+    loadFile(await response.blob(), name);
   } catch (error) {
-    say($("status"), error.message, true);
+    setStatus($("status"), error.message, true);
   }
 }
 
-function take(blob, name = blob?.name) {
+function loadFile(blob, name = blob?.name) {
   if (!blob) return;
   if (blob.size > about.max_bytes) {
     const [size, most] = [blob.size, about.max_bytes].map((n) => (n / 1e6).toFixed(1));
-    say($("status"), `${name} has ${size} MB; at most ${most} MB are taken`, true);
+    setStatus($("status"), `${name} has ${size} MB; the limit is ${most} MB`, true);
     return;
   }
   photograph = { name, blob };
   detect();
 }
 
-const detect = newestOnly(async () => {
+const detect = latestOnly(async () => {
   if (photograph === null) return;
   const { name, blob } = photograph;
   const models = new Set([$("model").value, $("other").value].filter(Boolean));
   const query = new URLSearchParams([...models].map((model) => ["model", model]));
-  say($("status"), `detecting in ${name} …`);
+  setStatus($("status"), `detecting in ${name} …`);
   try {
-    const found = await ask(`api/detect?${query}`, { method: "POST", body: blob });
+    const found = await fetchJson(`api/detect?${query}`, { method: "POST", body: blob });
     const picture = make("img", { src: found.picture });
     await picture.decode();
     answer = { ...found, name, picture };
   } catch (error) {
     answer = null;
-    say($("status"), `${name}: ${error.message}`, true);
+    setStatus($("status"), `${name}: ${error.message}`, true);
     show();
     return;
   }
-  say($("status"), `${name}: ${answer.width} x ${answer.height} pixels`);
+  setStatus($("status"), `${name}: ${answer.width} x ${answer.height} pixels`);
   show();
 });
 
-const modelOf = (wanted) => about.models.find(({ name }) => name === wanted);
-const above = (result) => result.detections.filter(({ score }) => score >= threshold.value);
+const findModel = (modelName) => about.models.find(({ name }) => name === modelName);
+const aboveThreshold = (result) =>
+  result.detections.filter(({ score }) => score >= threshold.value);
 
 function show() {
   $("save").disabled = answer === null;
@@ -114,9 +115,9 @@ function show() {
   const shown = { boxes: $("show-boxes").checked, masks: $("show-masks").checked,
     tags: $("show-tags").checked };
   const figures = $("figures");
-  const wanted = answer.results.map(({ model }) => model).join("\n");
-  if (figures.dataset.models !== wanted || figures.querySelector(".empty")) {
-    figures.dataset.models = wanted;
+  const modelNames = answer.results.map(({ model }) => model).join("\n");
+  if (figures.dataset.models !== modelNames || figures.querySelector(".empty")) {
+    figures.dataset.models = modelNames;
     figures.replaceChildren(...answer.results.map(newFigure));
   }
   for (const [index, result] of answer.results.entries()) {
@@ -133,39 +134,40 @@ function newFigure() {
 }
 
 function fillFigure(figure, result, shown) {
-  const detections = above(result);
+  const detections = aboveThreshold(result);
   const canvas = figure.querySelector("canvas");
-  const { classes, colours } = modelOf(result.model);
-  // A name that all have tells nothing.
+  const { classes, colours } = findModel(result.model);
+  // Names are useless if all detections have the same.
   const all = { ...shown, names: classes.length > 1 };
   drawDetections(canvas, answer.picture, detections, all, colours, about.person_skeleton);
   const counts = `${detections.length} of ${result.detections.length} detections`;
   const caption = `${result.model}: ${counts}, ${result.seconds.toFixed(2)} s`;
   figure.querySelector("figcaption").textContent = caption;
   canvas.setAttribute("aria-label", `${answer.name}, ${caption}`);
-  const rows = detections.slice(0, LISTED).map(({ name, score, box }) => {
+  const rows = detections.slice(0, MAX_LISTED).map(({ name, score, box }) => {
     const cells = [name, score.toFixed(3), box.map((value) => value.toFixed(1)).join(", ")];
     return make("tr", {}, ...cells.map((text) => make("td", { textContent: text })));
   });
   figure.querySelector("tbody").replaceChildren(...rows);
 }
 
-function takeSaves() {
+function handleSaves() {
   const stem = () => answer.name.replace(/\.[^.]*$/, "") || "picture";
   $("save-json").addEventListener("click", () => {
-    const shown = answer.results.map((each) => ({ model: each.model, detections: above(each) }));
+    const shown = answer.results.map((each) => (
+      { model: each.model, detections: aboveThreshold(each) }));
     saveText(`${stem()}.json`, asJson(answer, shown));
   });
   $("save-coco").addEventListener("click", () => {
     for (const each of answer.results) {
-      const shown = { classes: modelOf(each.model).classes, detections: above(each) };
+      const shown = { classes: findModel(each.model).classes, detections: aboveThreshold(each) };
       saveText(`${fileName(each.model)}.coco.json`, asCoco(answer, shown));
     }
   });
   $("save-picture").addEventListener("click", () => {
     const canvases = document.querySelectorAll("#figures canvas");
     for (const [index, each] of answer.results.entries()) {
-      savePicture(`${fileName(each.model)}.png`, canvases[index]);
+      saveImage(`${fileName(each.model)}.png`, canvases[index]);
     }
   });
   function fileName(model) {

@@ -51,23 +51,26 @@ function drawMask(context, mask, colour, scale) {
   const shape = shapes.get(mask);
   if (shape === null) return;
   const { canvas, left, top } = shape;
-  const place = [left, top, canvas.width, canvas.height].map((value) => value * scale);
-  context.drawImage(canvas, ...place);
+  const target = [left, top, canvas.width, canvas.height].map((value) => value * scale);
+  context.drawImage(canvas, ...target);
 }
 
 function drawKeypoints(context, values, colour, scale, unit, skeleton) {
   const points = [];
   for (let i = 0; i < values.length; i += 3) {
-    points.push({ place: [values[i] * scale, values[i + 1] * scale], seen: values[i + 2] > 0 });
+    const position = [values[i] * scale, values[i + 1] * scale];
+    points.push({ position, visible: values[i + 2] > 0 });
   }
-  const joined = points.length === 17 ? skeleton : [];
+  const edges = points.length === 17 ? skeleton : [];
   context.strokeStyle = css(colour, FADED);
   context.lineWidth = 2 * unit;
-  for (const [a, b] of joined) {
-    if (points[a].seen && points[b].seen) line(context, points[a].place, points[b].place);
+  for (const [a, b] of edges) {
+    if (points[a].visible && points[b].visible) {
+      line(context, points[a].position, points[b].position);
+    }
   }
-  for (const { place, seen } of points) {
-    if (seen) dot(context, place, 3 * unit, css(colour));
+  for (const { position, visible } of points) {
+    if (visible) dot(context, position, 3 * unit, css(colour));
   }
 }
 

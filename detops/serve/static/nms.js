@@ -1,6 +1,6 @@
 // Boxes before and after NMS. The server sends what falls at every threshold; the page picks one.
 
-import { $, ask, colour, newestOnly, say, slider } from "./page.js";
+import { $, colour, fetchJson, latestOnly, setStatus, slider } from "./page.js";
 import { blank, line } from "./plot.js";
 
 const SCALE = 2;
@@ -19,9 +19,9 @@ export function startNms() {
   load(objects.value);
 }
 
-const load = newestOnly(async (objects) => {
+const load = latestOnly(async (objects) => {
   try {
-    const next = await ask(`api/ops/nms?seed=${seed}&objects=${objects}`);
+    const next = await fetchJson(`api/ops/nms?seed=${seed}&objects=${objects}`);
     const first = scene === null;
     scene = next;
     const { input } = threshold;
@@ -32,7 +32,7 @@ const load = newestOnly(async (objects) => {
     threshold.show();
     draw();
   } catch (error) {
-    say($("nms-status"), error.message, true);
+    setStatus($("nms-status"), error.message, true);
   }
 });
 
@@ -43,7 +43,7 @@ function draw() {
   drawBoxes($("nms-before"), scene.boxes.map(() => true), null);
   drawBoxes($("nms-after"), matches.map((match, index) => match === index), matches);
   const kept = new Set(matches).size;
-  say($("nms-status"), `${kept} of ${scene.boxes.length} boxes are kept`);
+  setStatus($("nms-status"), `${kept} of ${scene.boxes.length} boxes are kept`);
 }
 
 function drawBoxes(canvas, kept, matches) {

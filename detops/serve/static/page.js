@@ -8,20 +8,20 @@ export async function request(path, options) {
   try {
     response = await fetch(path, options);
   } catch {
-    throw new Error("the server does not answer");
+    throw new Error("the server does not respond");
   }
   if (response.ok) return response;
-  const told = await response.json().catch(() => ({}));
-  throw new Error(told.error ?? `the server answered ${response.status}`);
+  const body = await response.json().catch(() => ({}));
+  throw new Error(body.error ?? `the server responded with status ${response.status}`);
 }
 
-export async function ask(path, options) {
+export async function fetchJson(path, options) {
   return (await request(path, options)).json();
 }
 
-export function say(place, text, isError = false) {
-  place.textContent = text;
-  place.classList.toggle("error", isError);
+export function setStatus(element, text, isError = false) {
+  element.textContent = text;
+  element.classList.toggle("error", isError);
 }
 
 // Makes an element with properties and children.
@@ -45,7 +45,7 @@ export function slider(id, onMove, digits = 0) {
 
 // Calls an asynchronous function with the newest arguments, one call at a time: what was asked for
 // while it was under way is skipped but for the last.
-export function newestOnly(call) {
+export function latestOnly(call) {
   let running = false;
   let waiting = null;
   return async (...args) => {

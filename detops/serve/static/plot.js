@@ -11,8 +11,8 @@ const HIGH = [250, 218, 120];
 export function heat(value) {
   const clipped = Math.max(0, Math.min(1, value));
   const [from, to] = clipped < 0.5 ? [LOW, MIDDLE] : [MIDDLE, HIGH];
-  const share = clipped < 0.5 ? 2 * clipped : 2 * clipped - 1;
-  return `rgb(${from.map((low, i) => Math.round(low + share * (to[i] - low))).join(" ")})`;
+  const fraction = clipped < 0.5 ? 2 * clipped : 2 * clipped - 1;
+  return `rgb(${from.map((low, i) => Math.round(low + fraction * (to[i] - low))).join(" ")})`;
 }
 
 // Draws rows of values in 0..1; gives the context, in which a pixel of the map is one unit wide.

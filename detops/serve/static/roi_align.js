@@ -1,15 +1,15 @@
 // RoIAlign: the samples of a box on a map, and what each bin reads. The server's op says both.
 
-import { $, ask, newestOnly, say, slider } from "./page.js";
+import { $, fetchJson, latestOnly, setStatus, slider } from "./page.js";
 import { CELL, dot, drawMap, line } from "./plot.js";
 
 const STEP = 0.1; // pixels of the map that an arrow key moves
-const LEAST_SIDE = 0.5;
+const MIN_SIDE = 0.5;
 const POOLED_SIDE = 700; // pixels of the canvas of bins
 const CORNER = 0.8; // distance within which the pointer takes the lower right corner
 let box = [2.3, 2.6, 12.1, 9.4]; // in pixels of the map, whose first covers 0..1
 let answer = null;
-let asked = null; // what the answer is of
+let answeredQuery = null;
 let pointedBin = null;
 let controls;
 
@@ -19,14 +19,14 @@ export function startRoIAlign() {
     sampling_ratio: slider("roi-ratio", load),
   };
   $("roi-aligned").addEventListener("change", load);
-  takeKeys($("roi-map"));
-  takeDrags($("roi-map"));
+  handleKeys($("roi-map"));
+  handleDrags($("roi-map"));
   const pooled = $("roi-bins-map");
   pooled.addEventListener("pointermove", (event) => {
-    if (asked === null) return;
-    const bins = asked.bins;
+    if (answeredQuery === null) return;
+    const bins = answeredQuery.bins;
     const [x, y] = [event.offsetX / pooled.clientWidth, event.offsetY / pooled.clientHeight];
-    const [column, row] = [x, y].map((share) => Math.min(bins - 1, Math.floor(share * bins)));
+    const [column, row] = [x, y].map((fraction) => Math.min(bins - 1, Math.floor(fraction * bins)));
     pointedBin = row * bins + column;
     draw();
   });
@@ -41,28 +41,28 @@ function load() {
   const [x1, y1, x2, y2] = box.map((value) => Number(value.toFixed(3)));
   const { bins, sampling_ratio } = controls;
   const aligned = Number($("roi-aligned").checked);
-  askNewest({ x1, y1, x2, y2, bins: bins.value, sampling_ratio: sampling_ratio.value, aligned });
+  fetchLatest({ x1, y1, x2, y2, bins: bins.value, sampling_ratio: sampling_ratio.value, aligned });
 }
 
-const askNewest = newestOnly(async (query) => {
+const fetchLatest = latestOnly(async (query) => {
   try {
-    answer = await ask(`api/ops/roi_align?${new URLSearchParams(query)}`);
-    asked = query;
+    answer = await fetchJson(`api/ops/roi_align?${new URLSearchParams(query)}`);
+    answeredQuery = query;
     if (pointedBin >= query.bins ** 2) pointedBin = null;
     draw();
     const counting = answer.samples.filter(([, , counts]) => counts > 0).length;
     const { bins, sampling_ratio } = query;
-    say($("roi-status"),
+    setStatus($("roi-status"),
       `${bins * bins} bins of ${sampling_ratio * sampling_ratio} samples; ${counting} of ` +
-      `${answer.samples.length} count`);
+      `${answer.samples.length} inside the map`);
   } catch (error) {
-    say($("roi-status"), error.message, true);
+    setStatus($("roi-status"), error.message, true);
   }
 });
 
 function draw() {
   if (answer === null) return;
-  const { x1, y1, x2, y2, bins } = asked;
+  const { x1, y1, x2, y2, bins } = answeredQuery;
   const context = drawMap($("roi-map"), answer.map);
   if (pointedBin !== null) drawReads(context);
   context.strokeStyle = "#ffffff";
@@ -99,9 +99,9 @@ function draw() {
 function drawReads(context) {
   const width = answer.map[0].length;
   const reads = answer.reads[pointedBin];
-  const most = Math.max(...reads.map(([, weight]) => weight));
+  const maxWeight = Math.max(...reads.map(([, weight]) => weight));
   for (const [pixel, weight] of reads) {
-    context.fillStyle = `rgb(255 255 255 / ${(0.75 * weight) / most})`;
+    context.fillStyle = `rgb(255 255 255 / ${(0.75 * weight) / maxWeight})`;
     context.fillRect(pixel % width, Math.floor(pixel / width), 1, 1);
   }
 }
@@ -111,8 +111,8 @@ function move(dx, dy, cornerAlone) {
   const [height, width] = [answer.map.length, answer.map[0].length];
   let [x1, y1, x2, y2] = box;
   if (cornerAlone) {
-    x2 = clip(x2 + dx, x1 + LEAST_SIDE, width);
-    y2 = clip(y2 + dy, y1 + LEAST_SIDE, height);
+    x2 = clip(x2 + dx, x1 + MIN_SIDE, width);
+    y2 = clip(y2 + dy, y1 + MIN_SIDE, height);
   } else {
     [dx, dy] = [clip(dx, -x1, width - x2), clip(dy, -y1, height - y2)];
     [x1, y1, x2, y2] = [x1 + dx, y1 + dy, x2 + dx, y2 + dy];
@@ -121,11 +121,11 @@ function move(dx, dy, cornerAlone) {
   load();
 }
 
-function clip(value, least, most) {
-  return Math.max(least, Math.min(value, most));
+function clip(value, low, high) {
+  return Math.max(low, Math.min(value, high));
 }
 
-function takeKeys(canvas) {
+function handleKeys(canvas) {
   const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   canvas.addEventListener("keydown", (event) => {
     const step = steps[event.key];
@@ -135,21 +135,21 @@ function takeKeys(canvas) {
   });
 }
 
-function takeDrags(canvas) {
-  const place = (event) => {
+function handleDrags(canvas) {
+  const position = (event) => {
     const scale = canvas.width / canvas.clientWidth / CELL;
     return [event.offsetX * scale, event.offsetY * scale];
   };
   let last = null;
   let cornerAlone = false;
   canvas.addEventListener("pointerdown", (event) => {
-    last = place(event);
+    last = position(event);
     cornerAlone = Math.hypot(last[0] - box[2], last[1] - box[3]) < CORNER;
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
     if (last === null || answer === null) return;
-    const [x, y] = place(event);
+    const [x, y] = position(event);
     move(x - last[0], y - last[1], cornerAlone);
     last = [x, y];
   });

@@ -1,4 +1,4 @@
-// What is shown as files: the form of `detops detect --json`, a COCO data set, a picture.
+// What is shown as files: the form of `detops detect --json`, a COCO dataset, an image.
 
 // shown: {model, detections} of each figure; image: {name, width, height}.
 export function asJson(image, shown) {
@@ -11,7 +11,7 @@ export function asJson(image, shown) {
   }));
 }
 
-// One model's detections as a data set that annotation tools open, each with its score.
+// One model's detections as a dataset that annotation tools open, each with its score.
 export function asCoco(image, { classes, detections }) {
   const annotations = detections.map((detection, index) => {
     const [x1, y1, x2, y2] = detection.box;
@@ -42,7 +42,7 @@ export function saveText(name, value) {
   save(name, new Blob([JSON.stringify(value, null, 1)], { type: "application/json" }));
 }
 
-export async function savePicture(name, canvas) {
+export async function saveImage(name, canvas) {
   save(name, await new Promise((resolve) => canvas.toBlob(resolve, "image/png")));
 }
 

@@ -15,7 +15,7 @@ from test_large import ELEMENTS, needs
 from torch.utils._pytree import tree_leaves
 
 import detops
-from detops.bench.memory import forget_most, most_resident
+from detops.bench.memory import peak_resident, reset_peak
 
 pytestmark = [
     pytest.mark.slow,
@@ -89,9 +89,9 @@ def rows_of(op, args):
 def bytes_of(op, args, times):
     """Estimates the memory of a call with ``times`` copies from that of a 64th."""
     part = times // 64 + 1
-    before = forget_most()
+    before = reset_peak()
     call(op, repeated(op, args, part))
-    return (most_resident() - before) * times // part
+    return (peak_resident() - before) * times // part
 
 
 @pytest.mark.parametrize("elements", [20_000, pytest.param(ELEMENTS, marks=LARGE)])

@@ -230,10 +230,10 @@ PEAKS = """
 import torch
 torch.set_num_threads(1)
 from detops.bench.corner_calls import calls
-from detops.bench.corner_report import peak_of
+from detops.bench.corner_report import peak_memory
 from detops.bench.corners import Corner
 for corner in {corners}:
-    print(*map(peak_of, calls(corner)))
+    print(*map(peak_memory, calls(corner)))
 """
 CALLS = [
     "'roi_align', rois=1, size=1024, sampling=1, side=64",

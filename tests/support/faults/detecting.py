@@ -12,7 +12,7 @@ import torch
 from detops import cli
 from detops.cli.options import SHAPES_WEIGHTS
 from detops.data.shapes import export
-from detops.engine.journal import PART, SETTINGS, WHOLE
+from detops.engine.journal import MERGED, PART_NAME, SETTINGS
 
 from .disk import becomes_read_only
 from .process import Command, cut, flipped, keep_no_memory, made_once, require
@@ -44,11 +44,11 @@ class Detect(Command):
         return cli.main([str(argument) for argument in command])
 
     def done(self) -> int:
-        part = self.folder / PART.format(0)
+        part = self.folder / PART_NAME.format(0)
         try:
             return part.read_bytes().count(b"\n")
         except FileNotFoundError:  # not started, or finished
-            return IMAGES if (self.folder / WHOLE).exists() else 0
+            return IMAGES if (self.folder / MERGED).exists() else 0
 
     def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
         """Starts the process and waits for a random moment before the last image."""
@@ -56,13 +56,13 @@ class Detect(Command):
 
     def results(self) -> dict[str, str]:
         """Returns the written tables, without the name of the folder."""
-        texts = {name: (self.folder / name).read_text() for name in (WHOLE, *TABLES.values())}
+        texts = {name: (self.folder / name).read_text() for name in (MERGED, *TABLES.values())}
         return {name: text.replace(str(self.folder), "") for name, text in texts.items()}
 
     def finish(self) -> None:
         """Resumes and runs to the end."""
         super().finish()
-        left = list(self.folder.glob("*.tmp")) + list(self.folder.glob(PART.format("*")))
+        left = list(self.folder.glob("*.tmp")) + list(self.folder.glob(PART_NAME.format("*")))
         require(not left, f"left behind: {left}")
         require(len(list(self.folder.glob("*.png"))) == IMAGES, "pictures are missing")
 
@@ -119,7 +119,7 @@ def damaged(
     if run.fails("damaged|another"):
         file.unlink()
     elif file.match(RESULTS) and change is flipped:
-        (run.folder / WHOLE).unlink()
+        (run.folder / MERGED).unlink()
     return True
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 import detops.export
-from detops.bench.memory import forget_most, most_resident
+from detops.bench.memory import peak_resident, reset_peak
 from detops.config import ConfigError, load_config
 from detops.data import AnnotationError, load_image, open_dataset
 from detops.data.class_map import read_class_map
@@ -53,7 +53,7 @@ class Loader(NamedTuple):
 
 
 def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.Random], Any]:
-    """Returns a loader of a data set with its file at ``place`` and one image."""
+    """Returns a loader of a dataset with its file at ``place`` and one image."""
 
     def load(path: Path, rng: random.Random) -> None:
         root = path.parent
@@ -257,9 +257,9 @@ def check_file(seed: int, name: str) -> bool:
     """
     _prepare(name)
     content, rng = file_of(seed, name), random.Random(seed)
-    before = forget_most()  # otherwise an earlier peak would hide this one
+    before = reset_peak()  # otherwise an earlier peak would hide this one
     taken = read(name, content, rng)
-    grown = most_resident() - before
+    grown = peak_resident() - before
     require(grown < MEMORY, f"took {grown >> 20} MiB")
     if _watch().harm:  # a late import causes such events too, but only once
         read(name, content, random.Random(seed))

@@ -13,25 +13,25 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .image import WIDE_MODES, ImageError, open_image, to_tensor
-from .problems import READERS
+from .problems import READER_THREADS
 
 # Maximum number of differing bits, of 64, between hashes of the same picture. With 4 parts of 16
 # bits, at least one part is then equal, and a table lookup finds it.
-MOST_BITS = 3
-PARTS = 4
+MAX_DIFFERENT_BITS = 3
+HASH_PARTS = 4
 # Plain pictures have similar hashes, so thumbnails are compared too. Side in pixels, and largest
 # mean difference of grey values.
-THUMBNAIL, MOST_DIFFERENT = 32, 4.0
+THUMBNAIL_SIDE, MAX_GREY_DIFFERENCE = 32, 4.0
 
 
-class Look(NamedTuple):
+class Fingerprint(NamedTuple):
     """Appearance of an image: the bits of its perceptual hash, and a grey thumbnail."""
 
     bits: np.ndarray  # bool [64]
-    thumbnail: np.ndarray  # float32 [THUMBNAIL, THUMBNAIL]
+    thumbnail: np.ndarray  # float32 [THUMBNAIL_SIDE, THUMBNAIL_SIDE]
 
 
-def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
+def find_duplicate_images(paths: Iterable[Path]) -> list[list[int]]:
     """Groups images that show the same picture, possibly saved, scaled or compressed differently.
 
     Film frames in which hardly anything moves count as the same picture too. Mirrored, rotated and
@@ -48,24 +48,27 @@ def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
     """
     paths = list(paths)
     load_imagehash()
-    with ThreadPoolExecutor(READERS) as pool:
-        looks = list(pool.map(_look, paths))
+    with ThreadPoolExecutor(READER_THREADS) as pool:
+        fingerprints = list(pool.map(_fingerprint, paths))
     # Compare each image only with the first image of each group.
     table: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     groups: dict[int, list[int]] = {}
-    for place, look in enumerate(looks):
-        if look is None:
+    for index, fingerprint in enumerate(fingerprints):
+        if fingerprint is None:
             continue
-        keys = [(part, bits.tobytes()) for part, bits in enumerate(look.bits.reshape(PARTS, -1))]
+        keys = [
+            (part, bits.tobytes())
+            for part, bits in enumerate(fingerprint.bits.reshape(HASH_PARTS, -1))
+        ]
         firsts = dict.fromkeys(first for key in keys for first in table[key])
         # mypy: the table contains only readable images.
-        same = next((f for f in firsts if _alike(looks[f], look)), None)  # type: ignore[arg-type]
+        same = next((f for f in firsts if _is_duplicate(fingerprints[f], fingerprint)), None)  # type: ignore[arg-type]
         if same is not None:
-            groups[same].append(place)
+            groups[same].append(index)
             continue
-        groups[place] = [place]
+        groups[index] = [index]
         for key in keys:
-            table[key].append(place)
+            table[key].append(index)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -75,16 +78,16 @@ def load_imagehash():  # type: ignore[no-untyped-def]
         import imagehash
     except ImportError as error:
         raise ImportError(
-            "the same pictures are found by the package imagehash: pip install 'detops[plots]'"
+            "finding duplicate images requires imagehash: pip install 'detops[plots]'"
         ) from error
     return imagehash
 
 
-def _look(path: Path) -> Look | None:
+def _fingerprint(path: Path) -> Fingerprint | None:
     try:
         with open_image(path) as file:
             # Decode a JPEG at a fraction of its size.
-            file.draft("L", (4 * THUMBNAIL, 4 * THUMBNAIL))
+            file.draft("L", (4 * THUMBNAIL_SIDE, 4 * THUMBNAIL_SIDE))
             if file.mode in WIDE_MODES:
                 # Pillow would clip these at 255, which turns most of them into the same white
                 # picture.
@@ -93,12 +96,12 @@ def _look(path: Path) -> Look | None:
                 image = ImageOps.exif_transpose(file).convert("L")
     except ImageError:
         return None
-    small = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+    small = image.resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BOX)
     bits = load_imagehash().phash(image).hash.ravel()
-    return Look(bits, np.asarray(small, dtype=np.float32))
+    return Fingerprint(bits, np.asarray(small, dtype=np.float32))
 
 
-def _alike(one: Look, other: Look) -> bool:
-    if int((one.bits != other.bits).sum()) > MOST_BITS:
+def _is_duplicate(one: Fingerprint, other: Fingerprint) -> bool:
+    if int((one.bits != other.bits).sum()) > MAX_DIFFERENT_BITS:
         return False
-    return float(np.abs(one.thumbnail - other.thumbnail).mean()) <= MOST_DIFFERENT
+    return float(np.abs(one.thumbnail - other.thumbnail).mean()) <= MAX_GREY_DIFFERENCE

@@ -17,11 +17,11 @@ from .limits import Limits
 T = TypeVar("T")
 
 
-class Turns:
+class RequestQueue:
     """A bounded queue for one worker.
 
-    A request gets a place before its body is read, so there are at most as many bodies in memory as
-    places.
+    A request gets a slot before its body is read, so there are at most as many bodies in memory as
+    slots.
 
     Args:
         limits: number of waiting requests, and size and time of their uploads.
@@ -29,31 +29,31 @@ class Turns:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.taken = 0
+        self.used_slots = 0
         self._lock = anyio.Lock()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Reserves a place in the queue.
+    def slot(self) -> Iterator[None]:
+        """Reserves a slot in the queue.
 
         Raises:
             HTTPException: 503 if none is free.
         """
-        if self.taken > self.limits.waiting:
-            busy = f"busy: {self.taken} requests are waiting already; try again in a moment"
+        if self.used_slots > self.limits.waiting:
+            busy = f"busy: {self.used_slots} requests are waiting already; try again in a moment"
             raise HTTPException(503, busy, {"Retry-After": "1"})
-        self.taken += 1
+        self.used_slots += 1
         try:
             yield
         finally:
-            self.taken -= 1
+            self.used_slots -= 1
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Calls a function in a thread when it is this request's turn."""
         async with self._lock:
             return await to_thread.run_sync(function, *args)
 
-    async def body(self, request: Request) -> bytes:
+    async def read_body(self, request: Request) -> bytes:
         """Reads the whole body of a request.
 
         Raises:
@@ -61,21 +61,23 @@ class Turns:
                 otherwise when the limit is reached; 408 if it takes too long; 400 if the client
                 disconnects.
         """
-        most = self.limits.bytes
-        refusal = HTTPException(413, f"the file has more than the {most:,} bytes that are taken")
-        if int(request.headers.get("content-length", 0)) > most:  # h11 has validated the number
-            raise refusal
+        max_bytes = self.limits.bytes
+        rejection = HTTPException(413, f"the file exceeds the limit of {max_bytes:,} bytes")
+        if (
+            int(request.headers.get("content-length", 0)) > max_bytes
+        ):  # h11 has validated the number
+            raise rejection
         body = bytearray()
         try:
             with anyio.fail_after(self.limits.seconds):
                 async for chunk in request.stream():
                     body += chunk
-                    if len(body) > most:
-                        raise refusal
+                    if len(body) > max_bytes:
+                        raise rejection
         except ClientDisconnect:
-            raise HTTPException(400, "the file did not arrive whole") from None
+            raise HTTPException(400, "the upload was incomplete") from None
         except TimeoutError:
             raise HTTPException(
-                408, f"the file did not arrive within {self.limits.seconds:g} seconds"
+                408, f"the upload took longer than {self.limits.seconds:g} seconds"
             ) from None
         return bytes(body)
