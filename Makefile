@@ -1,6 +1,6 @@
 # make demo          set up, detect tree crowns in a photograph, compare the ops with torchvision
 # make test          set up, run the tests that check a change
-# make test-quick    run the fast ones of these tests, on the processor's own instruction set only
+# make test-quick    run the fast ones of these tests, on the native instruction set only
 # make test-all      run every test, as before a release
 # make durations     write seconds per test file and the slowest tests to build/durations.md;
 #                    MARK="not slow" selects tests
@@ -39,9 +39,9 @@ CUDA ?= $(if $(or $(CUDA_HOME),$(wildcard /usr/local/cuda/bin/nvcc),$(shell comm
 # Tests start hundreds of processes. Without cached bytecode, each would recompile PyTorch.
 export PYTHONDONTWRITEBYTECODE =
 # Pythons on PATH that run and have headers. PYTHONS="/opt/a/bin/python3.12 ..." selects others.
-IF_HEADERS = import os, sys, sysconfig as s; \
+PRINT_IF_HEADERS = import os, sys, sysconfig as s; \
 	os.path.exists(s.get_path('include') + '/Python.h') and print(sys.executable)
-PYTHONS ?= $(shell for v in 10 11 12 13 13t 14 14t; do python3.$$v -c "$(IF_HEADERS)" 2>/dev/null; done; true)
+PYTHONS ?= $(shell for v in 10 11 12 13 13t 14 14t; do python3.$$v -c "$(PRINT_IF_HEADERS)" 2>/dev/null; done; true)
 # Versions of Python/torch/torchvision: the oldest, those of the GPU machines, the newest.
 WHEEL_CHECKS ?= 3.10/2.10.0/0.25.0 3.11/2.11.0/0.26.0 3.13/2.15.0/0.29.2
 SOURCE_CHECKS ?= 3.11/2.11.0/0.26.0 3.11/2.15.0/0.29.2
@@ -52,7 +52,7 @@ KERNEL_FLAGS = -std=c++17 -ffp-contract=off -Wall -Wextra -Werror -Wno-unused-pa
 GCC_FLAGS = $(KERNEL_FLAGS) -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overread
 CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cpp \
 	csrc/dtype.cpp csrc/parallel.cpp
-FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
+CXX_FILES := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 # uv takes a fifth of the time of pip. It does not read pip.conf, which may name the only index.
 # Python compiles the modules that it imports.
@@ -92,7 +92,7 @@ peers: $(VENV)/.dependencies
 lint: $(VENV)/.dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(BIN)/mypy
 	git ls-files | xargs $(BIN)/codespell
 	$(BIN)/python tests/support/english.py
@@ -100,7 +100,7 @@ lint: $(VENV)/.dependencies
 format: $(VENV)/.dependencies
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(FORMATTED)
+	$(BIN)/clang-format -i $(CXX_FILES)
 
 bench: $(VENV)/.built
 	$(BIN)/python benchmarks/peers.py --output benchmarks/results
@@ -158,32 +158,32 @@ gpu-check:
 
 # Tests of `sanitize` and `emulate`. TESTS=ops skips the detector, its data and its commands: they call
 # the same kernels, slowly.
-TESTED = $(CURDIR)/tests$(if $(TESTS),/$(TESTS))
+TEST_FOLDER = $(CURDIR)/tests$(if $(TESTS),/$(TESTS))
 
 # EMULATE_CUDA=1 tests the CUDA kernels. detect_leaks=0: Python and PyTorch never free some of their
 # memory. allocator_may_return_null=1: the caller reports too large an allocation, as without
 # sanitizers.
-SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
-BUILD_SANITIZED = SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
-	--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-UNDER_SANITIZERS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+SANITIZER_BUILD = build/sanitize$(if $(EMULATE_CUDA),-emulation)
+BUILD_SANITIZER = SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
+	--build-base $(SANITIZER_BUILD) --build-lib $(SANITIZER_BUILD)/lib
+SANITIZER_ENV = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"
 sanitize: $(VENV)/.dependencies
-	$(BUILD_SANITIZED)
-	ln -sfn $(CURDIR)/configs $(CURDIR)/docs $(SANITIZED)/lib
-	ln -sfn $(CURDIR)/detops/assets $(SANITIZED)/lib/detops/assets
-	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo $(UNDER_SANITIZERS) \
-		$(PYTEST) -p no:cacheprovider $(TESTED)
+	$(BUILD_SANITIZER)
+	ln -sfn $(CURDIR)/configs $(CURDIR)/docs $(SANITIZER_BUILD)/lib
+	ln -sfn $(CURDIR)/detops/assets $(SANITIZER_BUILD)/lib/detops/assets
+	cd $(SANITIZER_BUILD)/lib && PYTHONPATH=$(CURDIR)/demo $(SANITIZER_ENV) \
+		$(PYTEST) -p no:cacheprovider $(TEST_FOLDER)
 
 # SEED with CASES instead of MINUTES repeats a case. OPS selects ops, FILES=1 damaged files. FUZZ
 # passes other options.
 FUZZ_OPTIONS = $(if $(CASES),--cases $(CASES),--minutes $(or $(MINUTES),10)) --seed $(or $(SEED),0) \
 	$(if $(OPS),--ops $(OPS)) $(if $(FILES),--files) --finds $(CURDIR)/build/finds $(FUZZ)
 fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
-	$(if $(SANITIZE),$(BUILD_SANITIZED))
-	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests/support \
-		$(if $(SANITIZE),$(UNDER_SANITIZERS)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
+	$(if $(SANITIZE),$(BUILD_SANITIZER))
+	cd $(if $(SANITIZE),$(SANITIZER_BUILD)/lib,.) && PYTHONPATH=$(CURDIR)/tests/support \
+		$(if $(SANITIZE),$(SANITIZER_ENV)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
 
 # A line of a template counts once, whichever instances reach it.
 coverage: $(VENV)/.dependencies
@@ -225,7 +225,7 @@ emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/emulation --build-lib build/emulation/lib
 	for order in $(ORDERS); do (cd build/emulation/lib && PYTHONPATH=$(CURDIR)/demo DETOPS_EMULATION=$$order \
-		$(PYTEST) -p no:cacheprovider -m "$(MARK)" $(TESTED)) || exit 1; done
+		$(PYTEST) -p no:cacheprovider -m "$(MARK)" $(TEST_FOLDER)) || exit 1; done
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies

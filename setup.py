@@ -21,7 +21,7 @@ from pathlib import Path
 
 LIBC, LIBC_VERSION = platform.libc_ver()
 if LIBC != "glibc":
-    sys.exit("detops builds on Linux with glibc, and found none")
+    sys.exit("detops builds only on Linux with glibc, but found no glibc")
 try:
     import setuptools
     from setuptools import Extension, setup
@@ -30,18 +30,20 @@ try:
     if int(setuptools.__version__.split(".")[0]) < 77:
         raise ImportError(f"found {setuptools.__version__}")
 except ImportError as error:
-    sys.exit(f"detops builds with setuptools 77 or newer: pip install -U setuptools ({error})")
+    sys.exit(
+        f"detops requires setuptools 77 or newer to build: pip install -U setuptools ({error})"
+    )
 try:
     import pybind11
 except ImportError:
-    sys.exit("detops builds with pybind11, and found none: pip install pybind11")
+    sys.exit("detops requires pybind11 to build, but found none: pip install pybind11")
 try:
     import torch
     from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, include_paths, library_paths
 except ImportError as error:
     sys.exit(
-        "detops builds with the headers of an installed PyTorch, and found none: install torch "
-        f"2.10 or newer, or build without --no-build-isolation ({error})"
+        "detops requires the headers of an installed PyTorch to build, but found none: install "
+        f"torch 2.10 or newer, or build without --no-build-isolation ({error})"
     )
 
 ROOT = Path(__file__).parent
@@ -60,23 +62,23 @@ WITH_CUDA = NVCC is not None and (GPU or FORCE_CUDA) and not (EMULATE_CUDA or CU
 if FORCE_CUDA and NVCC is None:
     sys.exit("FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc")
 if CUDA_LIBRARY and not Path(CUDA_LIBRARY).is_file():
-    sys.exit(f"DETOPS_CUDA_LIBRARY needs a library that is built: there is no {CUDA_LIBRARY!r}")
+    sys.exit(f"DETOPS_CUDA_LIBRARY must be a prebuilt library: there is no {CUDA_LIBRARY!r}")
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
     sys.exit(f"detops needs torch 2.10 or newer to build, found {torch.__version__}")
 if WITH_CUDA and torch.version.cuda:
-    said = subprocess.check_output([NVCC, "--version"], text=True)
-    toolkit = re.search(r"release ([\d.]+)", said)
+    output = subprocess.check_output([NVCC, "--version"], text=True)
+    toolkit = re.search(r"release ([\d.]+)", output)
     if toolkit and toolkit[1].split(".")[0] != torch.version.cuda.split(".")[0]:
         sys.exit(
             f"detops needs a CUDA toolkit of PyTorch's major version ({torch.version.cuda}), found "
-            f"{toolkit[1]}: set CUDA_HOME, or FORCE_CUDA=0 for the CPU's half alone"
+            f"{toolkit[1]}: set CUDA_HOME, or FORCE_CUDA=0 to build only the CPU ops"
         )
 if GPU and NVCC is None:
-    print("detops: no CUDA toolkit (CUDA_HOME or nvcc): the CPU's half alone", file=sys.stderr)
+    print("detops: no CUDA toolkit (CUDA_HOME or nvcc): building only the CPU ops", file=sys.stderr)
 COMPILER = os.environ.get("CXX", "c++").split()[0]
 if shutil.which(COMPILER) is None:
     sys.exit(
-        f"detops is compiled when it is installed, and found no C++ compiler ({COMPILER!r}): "
+        f"detops is compiled on installation, but found no C++ compiler ({COMPILER!r}): "
         "install one, for example with apt install g++, or set CXX"
     )
 
@@ -89,29 +91,31 @@ def sources(*patterns: str) -> list[str]:
 
 
 # Contraction into fused multiply-adds would make NMS decisions depend on the instruction set.
-cxx = ["-std=c++17", "-ffp-contract=off", "-fvisibility=hidden"]
+cxx_flags = ["-std=c++17", "-ffp-contract=off", "-fvisibility=hidden"]
 # GCC warns about its own AVX-512 header, and about vector tails, whose length it overestimates.
 # PyTorch's headers have unused parameters.
-cxx += ["-Wno-maybe-uninitialized", "-Wno-array-bounds", "-Wno-stringop-overread"]
-cxx += ["-Wno-unused-parameter"]
+cxx_flags += ["-Wno-maybe-uninitialized", "-Wno-array-bounds", "-Wno-stringop-overread"]
+cxx_flags += ["-Wno-unused-parameter"]
 # Under emulation another file includes each .cu, so its file-local entities seem to be shared.
-cxx += ["-Wno-subobject-linkage"] if EMULATE_CUDA else []
+cxx_flags += ["-Wno-subobject-linkage"] if EMULATE_CUDA else []
 # Emulated kernels spend their time switching threads: -O1 compiles them in two thirds of the time.
-OPTIMISED = "-O1" if EMULATE_CUDA else "-O3"
-cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else [OPTIMISED, "-g0"]
-cxx += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
+OPTIMISATION = "-O1" if EMULATE_CUDA else "-O3"
+cxx_flags += ["-O0", "-g", "-UNDEBUG"] if DEBUG else [OPTIMISATION, "-g0"]
+cxx_flags += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
 # Division by zero is not checked: the ops define it as infinity.
-checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
-checks += ["-fno-omit-frame-pointer", "-g1", "-Og"] if SANITIZE else []
-checks += ["--coverage", "-fprofile-update=atomic", "-O1"] if COVERAGE else []
-cxx += checks
-nvcc = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"]
-nvcc += ["-O0", "-g", "-G"] if DEBUG else ["-O3"]
-nvcc += ["-Werror", "all-warnings"] if WERROR else []
+instrumentation = (
+    ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
+)
+instrumentation += ["-fno-omit-frame-pointer", "-g1", "-Og"] if SANITIZE else []
+instrumentation += ["--coverage", "-fprofile-update=atomic", "-O1"] if COVERAGE else []
+cxx_flags += instrumentation
+nvcc_flags = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"]
+nvcc_flags += ["-O0", "-g", "-G"] if DEBUG else ["-O3"]
+nvcc_flags += ["-Werror", "all-warnings"] if WERROR else []
 
-LINK = [*checks, "-Wl,--version-script=release/exports.map"]
-DEFINED = [] if SANITIZE else ["-Wl,--no-undefined"]
-LINK += [] if DEBUG or SANITIZE else ["-s"]
+LINK_FLAGS = [*instrumentation, "-Wl,--version-script=release/exports.map"]
+NO_UNDEFINED = [] if SANITIZE else ["-Wl,--no-undefined"]
+LINK_FLAGS += [] if DEBUG or SANITIZE else ["-s"]
 # On a system newer than the wheel requires, older symbol versions must be requested explicitly.
 GLIBC = tuple(map(int, LIBC_VERSION.split(".")))
 OLD_SYMBOLS = sources("release/old_symbols.cpp") if PYTHONS and GLIBC > (2, 28) else []
@@ -128,12 +132,12 @@ def old_symbols(paths: list[str]) -> list[str]:
     return [*wrapped, "-Wl,--no-as-needed", "-l:libdl.so.2", "-l:libpthread.so.0", "-l:librt.so.1"]
 
 
-DEPENDS = sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh", "csrc/**/*.contract")
-DEPENDS += sources("detops/include/detops/*.h", "tests/emulation/*.h")
+HEADERS = sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh", "csrc/**/*.contract")
+HEADERS += sources("detops/include/detops/*.h", "tests/emulation/*.h")
 OLDEST_TORCH = "0x020a000000000000"  # 2.10; headers hide anything newer
-SHARED = sources("csrc/*.cpp", "csrc/contract/*.cpp")
-SHARED += ["csrc/cpu/masks/masks_to_rle.cpp", "csrc/cpu/simd/isa.cpp"]
-SHARED = sorted({*SHARED} - {"csrc/python.cpp", "csrc/library.cpp"})
+SHARED_SOURCES = sources("csrc/*.cpp", "csrc/contract/*.cpp")
+SHARED_SOURCES += ["csrc/cpu/masks/masks_to_rle.cpp", "csrc/cpu/simd/isa.cpp"]
+SHARED_SOURCES = sorted({*SHARED_SOURCES} - {"csrc/python.cpp", "csrc/library.cpp"})
 
 
 def library(name: str, paths: list[str], libraries: list[str], macros: list[str]) -> Extension:
@@ -144,24 +148,24 @@ def library(name: str, paths: list[str], libraries: list[str], macros: list[str]
         f"detops.{name}",
         sources=paths + old,
         language="c++",
-        depends=DEPENDS,
+        depends=HEADERS,
         include_dirs=include_paths("cuda" if "USE_CUDA" in macros else "cpu")
         + [str(ROOT / "tests/emulation")] * EMULATE_CUDA,
         library_dirs=library_paths("cuda" if "USE_CUDA" in macros else "cpu"),
         libraries=libraries,
         define_macros=[("TORCH_TARGET_VERSION", OLDEST_TORCH), *((m, None) for m in macros)],
-        extra_compile_args={"cxx": cxx, "nvcc": nvcc},
+        extra_compile_args={"cxx": cxx_flags, "nvcc": nvcc_flags},
         extra_link_args=[
             "-Wl,--as-needed",
             f"-Wl,-soname,{name}.so",
-            *DEFINED,
-            *LINK,
+            *NO_UNDEFINED,
+            *LINK_FLAGS,
             *old_symbols(old),
         ],
     )
 
 
-cpu_sources = sorted({*sources("csrc/cpu/*/*.cpp")} - {*SHARED})
+cpu_sources = sorted({*sources("csrc/cpu/*/*.cpp")} - {*SHARED_SOURCES})
 if EMULATE_CUDA:
     # Wrappers with names that the C++ compiler accepts. Unchanged wrappers keep their object files.
     wrappers = ROOT / "build" / "emulation" / "sources"
@@ -178,7 +182,7 @@ if EMULATE_CUDA:
 extensions = [
     library(
         "libdetops",
-        [*SHARED, "csrc/library.cpp", *cpu_sources],
+        [*SHARED_SOURCES, "csrc/library.cpp", *cpu_sources],
         ["torch_cpu"],
         ["DETOPS_EMULATE_CUDA"] * EMULATE_CUDA,
     )
@@ -187,7 +191,7 @@ if WITH_CUDA:
     extensions.append(
         library(
             "libdetops_cuda",
-            [*SHARED, *sources("csrc/cuda/**/*.cu")],
+            [*SHARED_SOURCES, *sources("csrc/cuda/**/*.cu")],
             # The runtime is linked statically, because PyTorch may use another version.
             ["torch_cuda", "torch_cpu", "cudart_static", "rt", "pthread", "dl"],
             ["USE_CUDA"],
@@ -199,10 +203,10 @@ extensions.append(
         "detops._C",
         sources=["csrc/python.cpp", *OLD_SYMBOLS],
         language="c++",
-        depends=DEPENDS,
+        depends=HEADERS,
         include_dirs=[pybind11.get_include()],
-        extra_compile_args={"cxx": cxx},
-        extra_link_args=["-Wl,-rpath,$ORIGIN", *LINK, *old_symbols(OLD_SYMBOLS)],
+        extra_compile_args={"cxx": cxx_flags},
+        extra_link_args=["-Wl,-rpath,$ORIGIN", *LINK_FLAGS, *old_symbols(OLD_SYMBOLS)],
     )
 )
 
@@ -225,13 +229,13 @@ class Build(BuildExtension):
 
     def build_extension(self, ext: Extension) -> None:
         """Builds in a separate folder: two libraries compile some files with different options."""
-        shared, self.build_temp = self.build_temp, str(Path(self.build_temp) / ext.name)
+        parent, self.build_temp = self.build_temp, str(Path(self.build_temp) / ext.name)
         try:
             if ext.name == "detops._C":
                 ext.extra_objects = [self.get_ext_fullpath("detops.libdetops")]
             super().build_extension(ext)
         finally:
-            self.build_temp = shared
+            self.build_temp = parent
 
     def run(self) -> None:
         """Also builds detops._C for other Pythons, and copies a prebuilt CUDA library."""
@@ -256,7 +260,7 @@ def compile_for(python: str, folder: Path) -> None:
         return  # compiled for this Python already
     print(f"detops._C for {python}", flush=True)
     sources = [str(ROOT / source) for source in extension.sources]
-    flags = ["-shared", "-fPIC", f"-I{headers}", f"-I{pybind11.get_include()}", *cxx]
+    flags = ["-shared", "-fPIC", f"-I{headers}", f"-I{pybind11.get_include()}", *cxx_flags]
     libraries = [str(folder / "libdetops.so"), *extension.extra_link_args]
     output = ["-o", str(folder / f"_C{suffix}")]
     subprocess.run([COMPILER, *flags, *sources, *libraries, *output], check=True, cwd=ROOT)
@@ -275,10 +279,10 @@ def index_page() -> str:
     """Returns README.md for a package index, with absolute links, or plain text without a URL."""
 
     def link(match: re.Match[str]) -> str:
-        picture, text, path = match.groups()
+        image_mark, text, path = match.groups()
         if not REPOSITORY:
-            return "" if picture else text
-        return f"{picture}[{text}]({REPOSITORY}/{'raw' if picture else 'blob'}/HEAD/{path})"
+            return "" if image_mark else text
+        return f"{image_mark}[{text}]({REPOSITORY}/{'raw' if image_mark else 'blob'}/HEAD/{path})"
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     return re.sub(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", link, readme)

@@ -22,8 +22,11 @@ ROUNDS, SECONDS = 3, 0.08  # per process; the first round allocates the inputs a
 # The allocator places a row's memory at random. If the memory exceeds the inner caches, the row may
 # take up to 1.7 times as long. Each process therefore leaves a different gap before a row, of at
 # most this many bytes.
-PROCESSES, GAP = 5, 1 << 20
-SLOWER, AGAIN = 1.05, 10  # rows that seem slower are measured in this many more processes
+PROCESSES, MAX_GAP = 5, 1 << 20
+SLOW_RATIO, EXTRA_PROCESSES = (
+    1.05,
+    10,
+)  # rows that seem slower are measured in this many more processes
 # The process keeps freed memory. Whether an allocator returns pages and requests them again is
 # random, and costs more than some rows.
 KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -44,41 +47,41 @@ def corner_rows(ops: list[str]):
         yield name, lambda corner=corner: calls(corner)[0]
     for case in tiny():
         if not ops or case.op in ops:
-            yield name_of(case), lambda case=case: case.ours
+            yield case_name(case), lambda case=case: case.ours
 
 
-def name_of(case) -> str:
+def case_name(case) -> str:
     return f"{case.op}, {case.name} {case.layout} {case.dtype}"
 
 
-def worker(ops: list[str], threads: int, of_corners: bool) -> None:
+def worker(ops: list[str], threads: int, use_corners: bool) -> None:
     """Prints the row names, then answers ascending row numbers with CPU seconds."""
     import torch
 
     from detops.bench.run import all_cases
 
     def rows():
-        if of_corners:
+        if use_corners:
             return corner_rows(ops)
         cases = all_cases(torch.device("cpu"), ops)
-        return ((name_of(case), lambda case=case: case.ours) for case in cases)
+        return ((case_name(case), lambda case=case: case.ours) for case in cases)
 
     torch.set_num_threads(threads)
-    answers, sys.stdout = sys.stdout, sys.stderr
-    print(json.dumps([name for name, _ in rows()]), file=answers, flush=True)
+    replies, sys.stdout = sys.stdout, sys.stderr
+    print(json.dumps([name for name, _ in rows()]), file=replies, flush=True)
     gaps: list[bytes] = []
-    at, following = -1, rows()  # a row keeps its inputs until the next one is built
+    position, remaining = -1, rows()  # a row keeps its inputs until the next one is built
     for line in sys.stdin:
-        if at < int(line):
-            while at < int(line):
-                (_, make), at = next(following), at + 1
-            gaps.append(bytes(random.randrange(GAP)))
+        if position < int(line):
+            while position < int(line):
+                (_, make), position = next(remaining), position + 1
+            gaps.append(bytes(random.randrange(MAX_GAP)))
             call = make()
         count, began = 0, time.process_time()
         while count == 0 or time.process_time() - began < SECONDS:
             call()
             count += 1
-        print((time.process_time() - began) / count, file=answers, flush=True)
+        print((time.process_time() - began) / count, file=replies, flush=True)
 
 
 class Build:
@@ -109,8 +112,8 @@ def measure(arguments: argparse.Namespace, pairs: Pairs, processes: int) -> None
     for _ in range(processes):
         builds = [Build(each.resolve(), arguments) for each in arguments.checkouts]
         for row in only or [row for row in builds[0].rows if row in builds[1].rows]:
-            turns = [[build.seconds(row) for build in builds] for _ in range(ROUNDS)]
-            pairs.setdefault(row, []).append(medians(turns[1:]))
+            rounds = [[build.seconds(row) for build in builds] for _ in range(ROUNDS)]
+            pairs.setdefault(row, []).append(medians(rounds[1:]))
         for build in builds:
             build.process.kill()
             build.process.wait()
@@ -120,7 +123,7 @@ def medians(pairs: list[list[float]]) -> list[float]:
     return [statistics.median(times) for times in zip(*pairs, strict=True)]
 
 
-def ratio_of(pairs: list[list[float]]) -> tuple[float, float, float]:
+def ratio_with_interval(pairs: list[list[float]]) -> tuple[float, float, float]:
     """Returns the median of new / old, and a confidence interval for the true median.
 
     The true median is that of infinitely many processes. The ratio of a process lies above or below
@@ -128,20 +131,22 @@ def ratio_of(pairs: list[list[float]]) -> tuple[float, float, float]:
     sign test.
     """
     ratios, n = sorted(new / old for old, new in pairs), len(pairs)
-    left_out, chance = 0, 2 ** (1 - n)
-    while chance + 2 * math.comb(n, left_out + 1) / 2**n < 0.07:
-        left_out += 1
-        chance += 2 * math.comb(n, left_out) / 2**n
-    return statistics.median(ratios), ratios[left_out], ratios[n - 1 - left_out]
+    excluded, probability = 0, 2 ** (1 - n)
+    while probability + 2 * math.comb(n, excluded + 1) / 2**n < 0.07:
+        excluded += 1
+        probability += 2 * math.comb(n, excluded) / 2**n
+    return statistics.median(ratios), ratios[excluded], ratios[n - 1 - excluded]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "checkouts", nargs="*", type=Path, help="old, new; then ops, or none for all"
+        "checkouts", nargs="*", type=Path, help="old and new checkout, then ops (default: all)"
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--corners", action="store_true", help="the rows of detops bench corners")
+    parser.add_argument(
+        "--corners", action="store_true", help="measure the rows of detops bench corners"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args()
     if arguments.worker:
@@ -151,15 +156,21 @@ def main() -> None:
     arguments.checkouts = arguments.checkouts[:2]
     pairs: Pairs = {}
     measure(arguments, pairs, PROCESSES)
-    slower = {row: of for row, of in pairs.items() if ratio_of(of)[0] > SLOWER}
+    slower = {
+        row: samples
+        for row, samples in pairs.items()
+        if ratio_with_interval(samples)[0] > SLOW_RATIO
+    }
     if slower:
-        measure(arguments, slower, AGAIN)  # appends to the lists in `pairs`
-    for row, of in pairs.items():
-        ratio, low, high = ratio_of(of)
-        old, new = (1e6 * seconds for seconds in medians(of))
+        measure(arguments, slower, EXTRA_PROCESSES)  # appends to the lists in `pairs`
+    for row, samples in pairs.items():
+        ratio, low, high = ratio_with_interval(samples)
+        old, new = (1e6 * seconds for seconds in medians(samples))
         print(f"{ratio:5.2f} {low:5.2f} to {high:4.2f}  {old:11.1f} us {new:11.1f} us  {row}")
-    beyond = [row for row, of in pairs.items() if ratio_of(of)[1] > SLOWER]
-    print(f"slower beyond noise: {'; '.join(beyond) or 'none'}")
+    significant = [
+        row for row, samples in pairs.items() if ratio_with_interval(samples)[1] > SLOW_RATIO
+    ]
+    print(f"slower beyond noise: {'; '.join(significant) or 'none'}")
 
 
 if __name__ == "__main__":

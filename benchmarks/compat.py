@@ -87,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     image = torch.randn(1, 3, args.size, args.size)
-    print(f"| {args.size} x {args.size} | as it is, ms | on detops, ms | times faster |")
+    print(f"| {args.size} x {args.size} | unmodified, ms | on detops, ms | speedup |")
     print("|---|---:|---:|---:|")
     for (package, title), prepare in CASES.items():
         with torch.inference_mode():

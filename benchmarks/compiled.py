@@ -85,7 +85,7 @@ def training(model: torch.nn.Module, image: torch.Tensor, rounds: int) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("configs", nargs="+", help="shipped ones, by name")
+    parser.add_argument("configs", nargs="+", help="names of shipped configs")
     parser.add_argument("--size", nargs=2, type=int, default=(800, 1333), help="height and width")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("inference", "training"))

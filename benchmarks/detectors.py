@@ -39,7 +39,7 @@ from detops.engine.weights import load_weights_into
 from detops.marks import fill
 from detops.modeling import build_detection_model
 
-IMAGE = (800, 1333)
+IMAGE_SIZE = (800, 1333)
 TRAINING_SIDE = 320
 CONFIGS = Path(detops.__file__).parent / "configs"
 
@@ -67,7 +67,7 @@ DETECTORS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def last_layers(model: nn.Module) -> list[nn.Module]:
+def logit_layers(model: nn.Module) -> list[nn.Module]:
     """Returns the layers that compute the class logits."""
     if hasattr(model, "roi_heads"):
         return [model.roi_heads.box_predictor.cls_score]
@@ -84,28 +84,30 @@ def detector(name: str, **kwargs: Any) -> nn.Module:
         if isinstance(module, FrozenBatchNorm2d) and key.endswith("bn3"):
             module.weight.fill_(0.2)  # keeps activations from growing with each residual block
 
-    def spread(layer: nn.Module, _: Any, logits: torch.Tensor) -> None:
+    def rescale(layer: nn.Module, _: Any, logits: torch.Tensor) -> None:
         layer.weight *= 2 / logits.std()
         nn.init.zeros_(layer.bias)
 
-    hooks = [layer.register_forward_hook(spread) for layer in last_layers(model)]
+    hooks = [layer.register_forward_hook(rescale) for layer in logit_layers(model)]
     model([torch.rand(3, 320, 320)])
     for hook in hooks:
         hook.remove()
     return model
 
 
-def ours(theirs: nn.Module, config: str, *overrides: Any) -> nn.Module:
+def detops_detector(torchvision_model: nn.Module, config: str, *overrides: Any) -> nn.Module:
     """Returns our detector with torchvision's weights."""
     model = build_detection_model(load_config(CONFIGS / f"{config}.yaml", overrides))
     # Our weights include the epsilon; torchvision's module has an epsilon of 0 or 1e-5.
-    epsilon = next(m.eps for m in theirs.modules() if isinstance(m, FrozenBatchNorm2d))
-    load_weights_into(model, theirs.state_dict(), complete=True, batch_norm_epsilon=epsilon)
+    epsilon = next(m.eps for m in torchvision_model.modules() if isinstance(m, FrozenBatchNorm2d))
+    load_weights_into(
+        model, torchvision_model.state_dict(), complete=True, batch_norm_epsilon=epsilon
+    )
     return model.to(memory_format=torch.channels_last)
 
 
 def inference(model: nn.Module) -> Run:
-    images = [picture()]
+    images = [noise_image()]
     model.eval()
 
     def run() -> int:
@@ -136,12 +138,12 @@ def training(model: nn.Module) -> Run:
     return run
 
 
-def inside(context: Callable[[], AbstractContextManager], run: Run) -> Run:
-    def within() -> Any:
+def in_context(context: Callable[[], AbstractContextManager], run: Run) -> Run:
+    def wrapped() -> Any:
         with context():
             return run()
 
-    return within
+    return wrapped
 
 
 def bfloat16() -> AbstractContextManager:
@@ -149,9 +151,9 @@ def bfloat16() -> AbstractContextManager:
 
 
 @cache
-def picture() -> torch.Tensor:
+def noise_image() -> torch.Tensor:
     torch.manual_seed(1)
-    return torch.rand(3, *IMAGE)
+    return torch.rand(3, *IMAGE_SIZE)
 
 
 def in_onnx_runtime(file: Path, threads: int) -> Run:
@@ -160,7 +162,7 @@ def in_onnx_runtime(file: Path, threads: int) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
-    return partial(session.run, None, {"image": picture().numpy()})
+    return partial(session.run, None, {"image": noise_image().numpy()})
 
 
 def in_openvino(file: Path, threads: int) -> Run:
@@ -169,7 +171,7 @@ def in_openvino(file: Path, threads: int) -> Run:
     settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
     settings["PERFORMANCE_HINT"] = "LATENCY"
     compiled = openvino.Core().compile_model(file, "CPU", settings)
-    return partial(compiled, {"image": picture().numpy()})
+    return partial(compiled, {"image": noise_image().numpy()})
 
 
 def write_onnx(model: nn.Module, file: Path) -> None:
@@ -181,49 +183,52 @@ def write_onnx(model: nn.Module, file: Path) -> None:
 RUNTIMES = {"ONNX Runtime": in_onnx_runtime, "OpenVINO": in_openvino}
 
 
-def detecting(name: str, config: str | None, threads: int, folder: Path) -> dict[str, Run]:
+def inference_runs(name: str, config: str | None, threads: int, folder: Path) -> dict[str, Run]:
     """Returns all systems that run a detector; ``config`` names our config, if there is one."""
-    theirs = detector(name)
-    runs = {"torchvision": inference(theirs)}
-    runs["torchvision, patched"] = inside(detops.patch_torchvision, runs["torchvision"])
-    runs["torchvision, optimized"] = inference(detops.optimize(theirs))
+    torchvision_model = detector(name)
+    runs = {"torchvision": inference(torchvision_model)}
+    runs["torchvision, patched"] = in_context(detops.patch_torchvision, runs["torchvision"])
+    runs["torchvision, optimized"] = inference(detops.optimize(torchvision_model))
     if config is None:
         return runs
-    mine = ours(theirs, config).eval()
-    runs["detops"] = inference(mine)
-    runs["detops, optimized"] = inference(detops.optimize(mine))
-    runs["detops, optimized, exact"] = inference(detops.optimize(mine, exact=True))
+    detops_model = detops_detector(torchvision_model, config).eval()
+    runs["detops"] = inference(detops_model)
+    runs["detops, optimized"] = inference(detops.optimize(detops_model))
+    runs["detops, optimized, exact"] = inference(detops.optimize(detops_model, exact=True))
     file = folder / f"{name}.onnx"
-    write_onnx(mine, file)
+    write_onnx(detops_model, file)
     for runtime, make in RUNTIMES.items():
         try:
             runs[runtime] = make(file, threads)
         except ModuleNotFoundError as error:
-            print(f"{runtime} is left out: {error}", file=sys.stderr)
+            print(f"{runtime} is skipped: {error}", file=sys.stderr)
     return runs
 
 
-def learning(context: Callable[[], AbstractContextManager]) -> dict[str, Run]:
+def training_runs(context: Callable[[], AbstractContextManager]) -> dict[str, Run]:
     """Returns a training step of Mask R-CNN for each system."""
-    theirs = detector(MASK, min_size=TRAINING_SIDE, max_size=TRAINING_SIDE)
+    torchvision_model = detector(MASK, min_size=TRAINING_SIDE, max_size=TRAINING_SIDE)
     sizes = ["INPUT.MIN_SIZE_TRAIN", (TRAINING_SIDE,), "INPUT.MAX_SIZE_TRAIN", TRAINING_SIDE]
-    step = inside(context, training(theirs))
+    step = in_context(context, training(torchvision_model))
     return {
         "torchvision": step,
-        "torchvision, patched": inside(detops.patch_torchvision, step),
-        "detops": inside(context, training(ours(theirs, "torchvision_mask_rcnn_R_50_FPN", *sizes))),
+        "torchvision, patched": in_context(detops.patch_torchvision, step),
+        "detops": in_context(
+            context,
+            training(detops_detector(torchvision_model, "torchvision_mask_rcnn_R_50_FPN", *sizes)),
+        ),
     }
 
 
 MASK = "maskrcnn_resnet50_fpn"
-CONFIG_OF = {
+CONFIG_NAMES = {
     "fasterrcnn_resnet50_fpn": "torchvision_faster_rcnn_R_50_FPN",
     MASK: "torchvision_mask_rcnn_R_50_FPN",
     "retinanet_resnet50_fpn": "torchvision_retinanet_R_50_FPN",
 }
 
 
-def times_of(runs: dict[str, Run], repeats: int) -> dict[str, dict[str, float]]:
+def median_times(runs: dict[str, Run], repeats: int) -> dict[str, dict[str, float]]:
     """Returns median CPU seconds, wall-clock seconds and page faults per call of each system."""
     figures: dict[str, list[tuple[float, float, int]]] = {name: [] for name in runs}
     for i in range(repeats + 1):
@@ -260,18 +265,20 @@ def arithmetic(name: str) -> dict[str, float]:
     model, count = detector(name), {"direct": 0.0, "winograd": 0.0}
 
     def add(layer: Any, inputs: Any, output: torch.Tensor) -> None:
-        spread = output if isinstance(layer, nn.Conv2d | nn.Linear) else inputs[0]
-        taken = layer.weight.numel() / (layer.weight.size(int(spread is not output)))
-        operations = 2 * spread.numel() * taken / 1e9
-        once = isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3)
-        tiles = 4 if once and layer.stride == layer.dilation == (1, 1) else 1
+        features = output if isinstance(layer, nn.Conv2d | nn.Linear) else inputs[0]
+        weights_per_position = layer.weight.numel() / (
+            layer.weight.size(int(features is not output))
+        )
+        operations = 2 * features.numel() * weights_per_position / 1e9
+        is_3x3 = isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3)
+        tiles = 4 if is_3x3 and layer.stride == layer.dilation == (1, 1) else 1
         count["direct"] += operations
         count["winograd"] += operations / tiles
 
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
             module.register_forward_hook(add)
-    model([picture()])
+    model([noise_image()])
     square = torch.rand(2048, 2048)
     kernel, large = torch.rand(256, 256, 3, 3), torch.rand(1, 256, 128, 128)
     kernel, large = (t.to(memory_format=torch.channels_last) for t in (kernel, large))
@@ -290,11 +297,11 @@ def arithmetic(name: str) -> dict[str, float]:
 def cases(threads: int, folder: Path) -> dict[str, Callable[[], dict[str, Run]]]:
     """Returns the benchmark cases by name."""
     found: dict[str, Callable[[], dict[str, Run]]] = {
-        f"{name}, inference": partial(detecting, name, CONFIG_OF.get(name), threads, folder)
+        f"{name}, inference": partial(inference_runs, name, CONFIG_NAMES.get(name), threads, folder)
         for name in DETECTORS
     }
-    found[f"{MASK}, training step"] = partial(learning, nullcontext)
-    found[f"{MASK}, training step, bfloat16"] = partial(learning, bfloat16)
+    found[f"{MASK}, training step"] = partial(training_runs, nullcontext)
+    found[f"{MASK}, training step, bfloat16"] = partial(training_runs, bfloat16)
     return found
 
 
@@ -306,7 +313,7 @@ def write_page(results: dict[str, Any], page: Path) -> None:
     lines = [
         f"{results['processor']}, PyTorch {results['torch'].split('+')[0]}.",
         "",
-        "| | system | CPU s | beside ours | page faults | s, two threads | beside ours |",
+        "| | system | CPU s | relative CPU s | page faults | s, two threads | relative s |",
         "|---|---|---|---|---|---|---|",
     ]
     for case, rows in results["cases"].items():
@@ -319,10 +326,10 @@ def write_page(results: dict[str, Any], page: Path) -> None:
             case = ""
     lines += [
         "",
-        "The limit of the arithmetic is the operations of all layers, at as many a second as",
-        "PyTorch's product of large matrices or convolution of a large map has on one thread:",
+        "The limit of the arithmetic is the operations of all layers, divided by the highest rate",
+        "of PyTorch on one thread, in a product of large matrices or a convolution of a large map:",
         "",
-        "| | GFLOP | by Winograd's algorithm | GFLOP/s | limits, s | ours | OpenVINO |",
+        "| | GFLOP | GFLOP with Winograd | GFLOP/s | limits, s | detops | OpenVINO |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, row in results["arithmetic"].items():
@@ -342,13 +349,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose names contain this")
-    parser.add_argument("--keep-memory", action="store_true", help="for all systems")
-    parser.add_argument("--json", type=Path, help="file for the figures, which are added to it")
-    parser.add_argument("--page", type=Path, help="page whose table is made of that file")
+    parser.add_argument(
+        "--keep-memory",
+        action="store_true",
+        help="make the C library keep freed memory, for all systems",
+    )
+    parser.add_argument("--json", type=Path, help="file to add the results to")
+    parser.add_argument("--page", type=Path, help="page to put the tables into, from that file")
     args = parser.parse_args()
     if args.keep_memory:
         keep_memory()
-    results: dict[str, Any] = {"torch": torch.__version__, "image": IMAGE, "cases": {}}
+    results: dict[str, Any] = {"torch": torch.__version__, "image": IMAGE_SIZE, "cases": {}}
     results |= {
         "processor": describe_machine(torch.device("cpu")).name,
         "keep_memory": args.keep_memory,
@@ -362,19 +373,21 @@ def main() -> None:
     for threads in args.threads:
         torch.set_num_threads(threads)
         if threads == 1 and not args.only:
-            results["arithmetic"] = {name: arithmetic(name) for name in CONFIG_OF}
+            results["arithmetic"] = {name: arithmetic(name) for name in CONFIG_NAMES}
         with tempfile.TemporaryDirectory() as folder:
-            made = cases(threads, Path(folder))
-            if not any(args.only in name for name in made):
-                parser.error(f"--only {args.only!r}: no case has it in its name: {', '.join(made)}")
-            for name, make in made.items():
+            all_cases = cases(threads, Path(folder))
+            if not any(args.only in name for name in all_cases):
+                parser.error(
+                    f"--only {args.only!r}: no case name contains it: {', '.join(all_cases)}"
+                )
+            for name, make in all_cases.items():
                 if args.only not in name:
                     continue
-                of_case = results["cases"].setdefault(name, {})
-                for system, row in times_of(make(), args.repeats).items():
+                case_results = results["cases"].setdefault(name, {})
+                for system, row in median_times(make(), args.repeats).items():
                     figures = f"{row['cpu']:.3f} | {row['wall']:.3f} | {row['faults']:,.0f}"
                     print(f"| {name} | {system} | {threads} | {figures} |", flush=True)
-                    of_case.setdefault(system, {}).update(
+                    case_results.setdefault(system, {}).update(
                         {f"{key} {threads}": value for key, value in row.items()}
                     )
                 if args.json:

@@ -22,7 +22,7 @@ from detops.engine.weights_torchvision import cached_file, newest_weights
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "tree_crowns_from_coco.yaml"
 
 
-def put_random_weights() -> None:
+def cache_random_weights() -> None:
     """Stores random weights in the cache, under the file name of torchvision's."""
     torch.manual_seed(0)
     net = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None)
@@ -44,7 +44,7 @@ def main() -> None:
         folder = Path(name)
         if arguments.random:
             stack.enter_context(mock.patch("torch.hub.get_dir", lambda: str(folder / "hub")))
-            put_random_weights()
+            cache_random_weights()
         train = [
             "train",
             "--config",
@@ -55,8 +55,8 @@ def main() -> None:
             "cpu",
         ]
         # Evaluates once after training, whose time is not part of the steps.
-        changes = ["SOLVER.MAX_ITER", str(arguments.steps), "SOLVER.TEST_PERIOD", "0"]
-        status = cli.main([*train, *changes, "SOLVER.PATIENCE", "0"])
+        overrides = ["SOLVER.MAX_ITER", str(arguments.steps), "SOLVER.TEST_PERIOD", "0"]
+        status = cli.main([*train, *overrides, "SOLVER.PATIENCE", "0"])
         if status:
             raise SystemExit(status)
         results = json.loads((folder / "run" / "results.json").read_text())

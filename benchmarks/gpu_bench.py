@@ -25,7 +25,7 @@ def key(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(row[name] for name in KEY)
 
 
-def row_of(case: Case, machine: Machine) -> dict[str, Any]:
+def measure_row(case: Case, machine: Machine) -> dict[str, Any]:
     """Returns the times of a case in the format of ``detops bench``, or its ``error``."""
     names = dict(op=case.op, case=case.name, layout=case.layout, dtype=case.dtype)
     try:
@@ -37,10 +37,10 @@ def row_of(case: Case, machine: Machine) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modules", help="of detops.bench, with commas")
+    parser.add_argument("modules", help="comma-separated modules of detops.bench")
     parser.add_argument("output", type=Path)
-    parser.add_argument("--done", type=Path, help="results whose cases are left out")
-    parser.add_argument("--seconds", type=float, default=3600, help="begin no case after")
+    parser.add_argument("--done", type=Path, help="results whose cases are skipped")
+    parser.add_argument("--seconds", type=float, default=3600, help="start no case after this time")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(arguments)
     began = time.monotonic()
@@ -49,16 +49,16 @@ def main(arguments: list[str] | None = None) -> None:
         run.MIN_SECONDS, run.WARM_UP_SECONDS, run.MAX_TRIES = 0.05, 0.03, 2
     machine = measure_machine(device, [1])
     done = json.loads(options.done.read_text())["results"] if options.done else []
-    left_out = {key(row) for row in done}
+    skipped = {key(row) for row in done}
     data: dict[str, Any] = to_json(machine, []) | {"finished": []}
     for module in options.modules.split(","):
         options.output.write_text(json.dumps(data) + "\n")
         for case in importlib.import_module(f"detops.bench.{module}").cases(device):
-            if (case.op, case.name, case.layout, case.dtype) in left_out:
+            if (case.op, case.name, case.layout, case.dtype) in skipped:
                 continue
             if time.monotonic() - began > options.seconds:
                 return
-            data["results"].append(row_of(case, machine))
+            data["results"].append(measure_row(case, machine))
             options.output.write_text(json.dumps(data) + "\n")
         data["finished"].append(module)
     options.output.write_text(json.dumps(data) + "\n")

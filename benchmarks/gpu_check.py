@@ -30,7 +30,7 @@ from gpu_summary import has_floors, summary
 ROOT = Path(__file__).resolve().parent.parent
 CUDA_SMOKE = "tests/support/cuda_smoke.py"
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-UNWRITTEN = {"passed": 0, "failed": 0, "skipped": 0, "on_gpu": 0, "reasons": {}, "failures": []}
+EMPTY_RESULTS = {"passed": 0, "failed": 0, "skipped": 0, "on_gpu": 0, "reasons": {}, "failures": []}
 
 
 @dataclass
@@ -44,19 +44,19 @@ class Check:
     jobs: int
     runs: int
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Returns the remaining seconds."""
         return self.deadline - time.monotonic()
 
     def run(self, log: str, command: list[str | Path], **environment: str) -> int | None:
         """Returns the exit status, or None on timeout; output goes to a file in ``work``."""
-        if self.left() <= 0:
+        if self.seconds_left() <= 0:
             return None
-        where = os.environ.get("PYTHONPATH")
-        path = f"{ROOT}{os.pathsep}{where}" if where else str(ROOT)
+        python_path = os.environ.get("PYTHONPATH")
+        path = f"{ROOT}{os.pathsep}{python_path}" if python_path else str(ROOT)
         with (self.work / f"{log}.log").open("w") as output:
             process = subprocess.Popen(
-                [str(word) for word in command],
+                [str(argument) for argument in command],
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -64,7 +64,7 @@ class Check:
                 start_new_session=True,
             )
             try:
-                return process.wait(self.left())
+                return process.wait(self.seconds_left())
             except subprocess.TimeoutExpired:
                 return None
             finally:
@@ -72,7 +72,7 @@ class Check:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
-    def end_of(self, log: str) -> list[str]:
+    def last_lines(self, log: str) -> list[str]:
         """Returns the last lines of a log."""
         path = self.work / f"{log}.log"
         return path.read_text(errors="replace").splitlines()[-12:] if path.exists() else []
@@ -82,26 +82,26 @@ def build(check: Check) -> dict[str, Any]:
     """Builds the extension in place, for the local GPU or for TORCH_CUDA_ARCH_LIST."""
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     passed = check.run("build", command, FORCE_CUDA="1") == 0
-    log = [] if passed else check.end_of("build")
+    log = [] if passed else check.last_lines("build")
     if passed:
-        show = "import detops._C as c; print(c.cuda_version); assert c.cuda_version"
-        passed = check.run("import", [sys.executable, "-c", show]) == 0
-        log = [] if passed else check.end_of("import")
+        script = "import detops._C as c; print(c.cuda_version); assert c.cuda_version"
+        passed = check.run("import", [sys.executable, "-c", script]) == 0
+        log = [] if passed else check.last_lines("import")
     architectures = os.environ.get("TORCH_CUDA_ARCH_LIST", "the GPU's")
     return {"passed": passed, "architectures": architectures, "log": log}
 
 
 def read_junit(path: Path) -> dict[str, Any]:
     """Returns test counts, reasons for skipped tests, and failures."""
-    found: dict[str, Any] = UNWRITTEN | {"reasons": Counter(), "failures": []}
+    found: dict[str, Any] = EMPTY_RESULTS | {"reasons": Counter(), "failures": []}
     for case in ElementTree.parse(path).iter("testcase"):
         name = f"{case.get('classname', '')}.{case.get('name')}"
-        wrong = case.find("failure")
-        wrong = case.find("error") if wrong is None else wrong
+        problem = case.find("failure")
+        problem = case.find("error") if problem is None else problem
         skipped = case.find("skipped")
-        if wrong is not None:
+        if problem is not None:
             found["failed"] += 1
-            message = (wrong.get("message") or "").splitlines() or [""]
+            message = (problem.get("message") or "").splitlines() or [""]
             found["failures"].append(f"{name}: {message[0]}"[:300])
         elif skipped is not None:
             found["skipped"] += 1
@@ -112,7 +112,7 @@ def read_junit(path: Path) -> dict[str, Any]:
     return found
 
 
-def has_every_call(file: Path) -> bool:
+def runs_every_call(file: Path) -> bool:
     """Returns whether a file tests all of tests/support/calls.py, which takes longest."""
     return "import CALLS" in file.read_text()
 
@@ -127,30 +127,30 @@ def test_file(check: Check, file: Path) -> dict[str, Any]:
     results = check.work / f"{file.stem}.xml"
     results.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfEs", "-k", "cuda"]
-    command += ["--numprocesses", "4"] if has_every_call(file) else []
+    command += ["--numprocesses", "4"] if runs_every_call(file) else []
     threads = str(max(1, (os.cpu_count() or 1) // check.jobs))
     status = check.run(
         file.stem, [*command, f"--junitxml={results}", file], OMP_NUM_THREADS=threads
     )
     finished = status is not None and results.exists()
-    return (read_junit(results) if finished else UNWRITTEN) | {"finished": finished}
+    return (read_junit(results) if finished else EMPTY_RESULTS) | {"finished": finished}
 
 
 def tests(check: Check) -> dict[str, Any]:
     """Runs the GPU tests of all files that have any."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda file: not has_every_call(file))
+    files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda file: not runs_every_call(file))
     files = [file for file in files if uses_gpu(file)]
-    done = {
+    completed = {
         name: result
         for name, result in check.earlier.get("files", {}).items()
         if result["finished"] and not result["failed"]
     }
-    missing = [file for file in files if file.name not in done]
+    missing = [file for file in files if file.name not in completed]
     with ThreadPoolExecutor(check.jobs) as pool:
         results = pool.map(lambda file: test_file(check, file), missing)
-        done |= {file.name: result for file, result in zip(missing, results, strict=True)}
-    passed = all(result["finished"] and not result["failed"] for result in done.values())
-    return {"passed": passed, "files": done}
+        completed |= {file.name: result for file, result in zip(missing, results, strict=True)}
+    passed = all(result["finished"] and not result["failed"] for result in completed.values())
+    return {"passed": passed, "files": completed}
 
 
 def calls(check: Check) -> dict[str, Any]:
@@ -163,7 +163,11 @@ def calls(check: Check) -> dict[str, Any]:
         CUBLAS_WORKSPACE_CONFIG=":4096:8",
     )
     found = json.loads(report.read_text()) if report.exists() else {}
-    return {"passed": status == 0, "calls": found, "log": [] if found else check.end_of("calls")}
+    return {
+        "passed": status == 0,
+        "calls": found,
+        "log": [] if found else check.last_lines("calls"),
+    }
 
 
 def read_sanitizer(log: str) -> tuple[list[str], int]:
@@ -175,8 +179,8 @@ def read_sanitizer(log: str) -> tuple[list[str], int]:
         if not lines or not lines[0] or lines[0].startswith(" "):
             continue
         # The host backtrace follows, and names our library for kernels of PyTorch as well.
-        where = re.split(r"Saved host backtrace|Host Frame", "\n".join(lines))[0]
-        if "detops::" in where:
+        device_report = re.split(r"Saved host backtrace|Host Frame", "\n".join(lines))[0]
+        if "detops::" in device_report:
             ours.append(" ".join(line.strip() for line in lines[:2])[:300])
         else:
             others += 1
@@ -188,8 +192,12 @@ def find_sanitizer() -> str | None:
     from torch.utils.cpp_extension import CUDA_HOME
 
     toolkit = Path(CUDA_HOME or "/usr/local/cuda")
-    places = [os.environ.get("PATH", ""), str(toolkit / "bin"), str(toolkit / "compute-sanitizer")]
-    return shutil.which("compute-sanitizer", path=os.pathsep.join(places))
+    search_path = [
+        os.environ.get("PATH", ""),
+        str(toolkit / "bin"),
+        str(toolkit / "compute-sanitizer"),
+    ]
+    return shutil.which("compute-sanitizer", path=os.pathsep.join(search_path))
 
 
 def sanitize(check: Check, program: str, tool: str) -> dict[str, Any]:
@@ -238,13 +246,13 @@ def bench(check: Check) -> dict[str, Any]:
     left = [name for name in left if not check.earlier or name in check.earlier["left"]]
     rows: list[dict[str, Any]] = []
     machine: dict[str, Any] = {}
-    lost = []
+    crashed = []
     output = check.work / "bench.json"
-    while left and check.left() > 0:
+    while left and check.seconds_left() > 0:
         output.unlink(missing_ok=True)
         # Leaves time for the case in progress.
         command = [sys.executable, "benchmarks/gpu_bench.py", ",".join(left), output]
-        command += ["--seconds", str(max(0.0, check.left() - 30))]
+        command += ["--seconds", str(max(0.0, check.seconds_left() - 30))]
         command += ["--done", check.results] if check.earlier else []
         status = check.run("bench", command)
         data = json.loads(output.read_text()) if output.exists() else {}
@@ -255,8 +263,8 @@ def bench(check: Check) -> dict[str, Any]:
         if status == 0:  # modules that are left ran out of time
             break
         if left and status is not None:  # a failing kernel aborted the rest of the process
-            lost.append(left.pop(0))
-    left += lost
+            crashed.append(left.pop(0))
+    left += crashed
     if check.earlier:
         rows = json.loads(check.results.read_text())["results"] + check.earlier["errors"] + rows
     rows = list({key(row): row for row in rows}.values())  # keeps the last row of each key
@@ -270,7 +278,7 @@ def bench(check: Check) -> dict[str, Any]:
 STEPS = {"build": build, "calls": calls, "tests": tests, "sanitizer": sanitizer, "bench": bench}
 
 
-def merged(data: dict[str, Any], step: str, section: dict[str, Any]) -> dict[str, Any]:
+def merge_results(data: dict[str, Any], step: str, section: dict[str, Any]) -> dict[str, Any]:
     """Returns the data with a step's new results in place of its earlier ones."""
     machine, results = section.pop("machine", {}), section.pop("results", data["results"])
     versions = data["versions"] | machine.pop("versions", {})
@@ -281,24 +289,24 @@ def merged(data: dict[str, Any], step: str, section: dict[str, Any]) -> dict[str
 
 def commit() -> str:
     """Returns the checked commit from git, or from DETOPS_COMMIT for a copy without git."""
-    if told := os.environ.get("DETOPS_COMMIT"):
-        return told
+    if given_commit := os.environ.get("DETOPS_COMMIT"):
+        return given_commit
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return shown.stdout.strip()
+    return described.stdout.strip()
 
 
-def chosen(names: str) -> list[str]:
+def parse_steps(names: str) -> list[str]:
     """Parses step names, and returns them in the order of STEPS."""
-    wanted = names.split(",")
-    unknown = set(wanted) - set(STEPS)
+    requested = names.split(",")
+    unknown = set(requested) - set(STEPS)
     if unknown:
         expected = ", ".join(STEPS)
-        raise argparse.ArgumentTypeError(f"no step {', '.join(unknown)}; there are {expected}")
-    return [name for name in STEPS if name in wanted]
+        raise argparse.ArgumentTypeError(f"unknown step {', '.join(unknown)}: expected {expected}")
+    return [name for name in STEPS if name in requested]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -306,18 +314,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=chosen, default=list(STEPS), help="steps, with commas")
+    parser.add_argument(
+        "--only", type=parse_steps, default=list(STEPS), help="comma-separated steps"
+    )
     parser.add_argument("--budget", type=float, default=7200, help="seconds for each step")
-    parser.add_argument("--continue", action="store_true", dest="resume", help="keep what passed")
+    parser.add_argument(
+        "--continue",
+        action="store_true",
+        dest="resume",
+        help="keep results of earlier runs that passed",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--jobs", type=int, default=max(1, min(6, (os.cpu_count() or 1) // 2)))
-    parser.add_argument("--runs", type=int, default=20, help="in which bits are to be the same")
+    parser.add_argument(
+        "--runs", type=int, default=20, help="runs whose results must be bit-identical"
+    )
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        why = (
+        reason = (
             "this PyTorch was built without CUDA" if not torch.version.cuda else "no GPU was found"
         )
-        print(f"gpu-check: {why}; make emulate runs the kernels without one", file=sys.stderr)
+        print(f"gpu-check: {reason}; make emulate runs the kernels without one", file=sys.stderr)
         return 2
 
     device = torch.cuda.get_device_name()
@@ -330,7 +347,7 @@ def main(arguments: list[str] | None = None) -> int:
     data["versions"] |= {"torch": torch.__version__, "CUDA": torch.version.cuda}
     work = ROOT / "build" / "gpu_check"
     work.mkdir(parents=True, exist_ok=True)
-    everything = True
+    all_passed = True
     for step in options.only:
         print(f"gpu-check: {step}", flush=True)
         began = time.monotonic()
@@ -343,13 +360,13 @@ def main(arguments: list[str] | None = None) -> int:
         except Exception as error:  # the other steps can still run
             section = {"passed": False, "error": f"{type(error).__name__}: {error}"}
         section |= {"seconds": time.monotonic() - began, "commit": commit()}
-        everything = everything and section["passed"]
+        all_passed = all_passed and section["passed"]
         print(f"gpu-check: {step} {'passed' if section['passed'] else 'FAILED'}", flush=True)
-        data = merged(data, step, section)
+        data = merge_results(data, step, section)
         results.write_text(json.dumps(data, indent=1) + "\n")
     results.with_suffix(".md").write_text(summary(data))
     print(f"gpu-check: {results.with_suffix('.md')}; logs: {work}")
-    return 0 if everything else 1
+    return 0 if all_passed else 1
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def has_floors(ops: Iterable[str]) -> bool:
     return any(re.fullmatch(floor.op, op + end) for floor in FLOORS for op in ops for end in passes)
 
 
-def _yes(reached: bool) -> str:
-    return "yes" if reached else "**no**"
+def _yes_or_no(passed: bool) -> str:
+    return "yes" if passed else "**no**"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -78,12 +78,12 @@ def floors(data: dict[str, Any]) -> list[list[str]]:
     """Returns a row per floor and matching case, or one row for a floor without results."""
     rows = []
     for floor in FLOORS:
-        asked = f"{floor.seconds:g} s" if floor.seconds else f"{floor.ratio:.2g}x"
+        required = f"{floor.seconds:g} s" if floor.seconds else f"{floor.ratio:.2g}x"
         found = [row for row in data["results"] if floor.matches(row)]
         for row in found:
             ours, theirs = row["detops"]["1"], (row["torchvision"] or row["pytorch"]).get("1")
             ratio = theirs / ours if theirs else 0.0
-            reached = ours <= floor.seconds if floor.seconds else ratio >= floor.ratio
+            passed = ours <= floor.seconds if floor.seconds else ratio >= floor.ratio
             rows.append(
                 [
                     floor.name,
@@ -93,13 +93,13 @@ def floors(data: dict[str, Any]) -> list[list[str]]:
                     row["dtype"],
                     f"{theirs * 1e3:.3g}" if theirs else "-",
                     f"{ours * 1e3:.3g}",
-                    asked,
+                    required,
                     f"{ratio:.2f}x" if theirs else f"{ours:.2g} s",
-                    _yes(reached),
+                    _yes_or_no(passed),
                 ]
             )
         if not found:
-            rows.append([floor.name, *"-" * 6, asked, "not measured", _yes(False)])
+            rows.append([floor.name, *"-" * 6, required, "not measured", _yes_or_no(False)])
     return rows
 
 
@@ -108,21 +108,24 @@ def bandwidth(data: dict[str, Any]) -> list[list[str]]:
     rows = []
     for row in data["results"]:
         if row.get("bandwidth"):
-            part = row["bytes"] / row["detops"]["1"] / data["bandwidth_bytes_per_second"]["1"]
-            reached = _yes(part >= BANDWIDTH_FLOOR)
-            rows.append([row["op"], row["case"], row["dtype"], f"{100 * part:.0f}%", reached])
+            fraction = row["bytes"] / row["detops"]["1"] / data["bandwidth_bytes_per_second"]["1"]
+            passed = _yes_or_no(fraction >= BANDWIDTH_FLOOR)
+            rows.append([row["op"], row["case"], row["dtype"], f"{100 * fraction:.0f}%", passed])
     return rows
 
 
 def _bench(data: dict[str, Any]) -> list[str]:
     if not data["results"]:
         return []
-    head = ["floor", "op", "case", "layout", "dtype", "theirs, ms", "detops, ms", "asked"]
-    lines = _section("Floors", _table([*head, "reached", ""], floors(data)))
+    head = ["floor", "op", "case", "layout", "dtype", "baseline, ms", "detops, ms", "required"]
+    lines = _section("Floors", _table([*head, "measured", ""], floors(data)))
     copy = data["bandwidth_bytes_per_second"]["1"] / 1e9
-    share = [f"A copy moves {copy:,.0f} GB/s; {BANDWIDTH_FLOOR:.0%} of that is asked.", ""]
-    share += _table(["op", "case", "dtype", "of a copy", ""], bandwidth(data))
-    lines += _section("Bandwidth", share)
+    bandwidth_lines = [
+        f"A copy moves {copy:,.0f} GB/s; the floor is {BANDWIDTH_FLOOR:.0%} of that.",
+        "",
+    ]
+    bandwidth_lines += _table(["op", "case", "dtype", "fraction of a copy", ""], bandwidth(data))
+    lines += _section("Bandwidth", bandwidth_lines)
     errors = data["check"].get("bench", {}).get("errors", [])
     if errors:
         rows = [[e["op"], e["case"], e["layout"], e["dtype"], e["error"]] for e in errors]
@@ -158,18 +161,18 @@ def _tests(section: dict[str, Any]) -> list[str]:
 
 def _calls(section: dict[str, Any]) -> list[str]:
     calls = section["calls"]
-    waiting = {n: c for n, c in calls.items() if c.get("waits", 0) > c["waits_allowed"]}
+    synchronising = {n: c for n, c in calls.items() if c.get("waits", 0) > c["waits_allowed"]}
     different = [n for n, c in calls.items() if not c.get("repeats", True)]
     failed = {n: c["error"] for n, c in calls.items() if "error" in c}
     runs = max((c.get("runs", 0) for c in calls.values()), default=0)
     allowed = sum(c["waits_allowed"] > 0 for c in calls.values())
     return [
-        f"{len(calls)} calls, forward and backward. {allowed} wait once, for the size of their "
-        f"result; hidden synchronisations: {len(waiting) or 'none'}.",
+        f"{len(calls)} calls, forward and backward. {allowed} synchronise once to read the size of "
+        f"their result; hidden synchronisations: {len(synchronising) or 'none'}.",
         f"Calls whose bits differ in {runs} runs: {len(different) or 'none'}. "
         f"Calls that fail: {len(failed) or 'none'}.",
         "",
-        *(f"- waits {c['waits']} times: {n}" for n, c in waiting.items()),
+        *(f"- synchronises {c['waits']} times: {n}" for n, c in synchronising.items()),
         *(f"- differs: {n}" for n in different),
         *(f"- fails: {n}: {error}" for n, error in failed.items()),
         "",
@@ -182,7 +185,7 @@ def _sanitizer(section: dict[str, Any]) -> list[str]:
     rows = []
     for tool, found in section["tools"].items():
         ours = "not finished" if not found["finished"] else str(found["ours"])
-        rows.append([tool, ours, str(found["others"]), _yes(found["passed"])])
+        rows.append([tool, ours, str(found["others"]), _yes_or_no(found["passed"])])
     lines = _table(["tool", "in our kernels", "elsewhere", "passed"], rows)
     for tool, found in section["tools"].items():
         lines += [f"- {tool}: `{first}`" for first in found["first"]]
@@ -194,7 +197,7 @@ def _logs(check: dict[str, Any]) -> list[str]:
     lines = []
     for step, section in check.items():
         if section.get("log"):
-            lines += _section(f"How {step} ended", ["```", *section["log"], "```", ""])
+            lines += _section(f"Last log lines of {step}", ["```", *section["log"], "```", ""])
     return lines
 
 
@@ -202,7 +205,7 @@ def summary(data: dict[str, Any]) -> str:
     """Returns the complete summary in Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     rows = [
-        [step, _yes(section["passed"]), f"{section['seconds']:.0f}", section["commit"]]
+        [step, _yes_or_no(section["passed"]), f"{section['seconds']:.0f}", section["commit"]]
         for step, section in data["check"].items()
     ]
     lines = [f"# {data['device']}", "", f"{versions}. Written by `make gpu-check`.", ""]

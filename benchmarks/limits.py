@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from limits_cases import LINEAR, PAIRED, PAIRS, Call
+from limits_cases import LINEAR, PAIR_UNITS, PAIRS, Call
 from torch import Tensor
 
 from detops.bench.memory import peak_resident, reset_peak
 from detops.bench.run import describe_machine
 from detops.marks import fill
 
-FIRST, ENOUGH, REPEATS = 4, 0.25, 3  # first size, seconds to stop at, calls per size
-MOST = 4 << 30  # bytes of arguments
+FIRST_SIZE, STOP_SECONDS, REPEATS = 4, 0.25, 3  # first size, seconds to stop at, calls per size
+MAX_BYTES = 4 << 30  # bytes of arguments
 
 
 def tensors(x: Any) -> list[Tensor]:
@@ -38,7 +38,7 @@ def tensors(x: Any) -> list[Tensor]:
     return [t for y in x for t in tensors(y)] if isinstance(x, (list, tuple)) else []
 
 
-def arguments_of(call: Call) -> list[Tensor]:
+def argument_tensors(call: Call) -> list[Tensor]:
     """Returns the tensors of a partial; calls of PAIRS hide theirs, which are small."""
     return tensors(getattr(call, "args", ()))
 
@@ -50,38 +50,38 @@ def seconds(run: Call) -> float:
     return time.process_time() - began
 
 
-def with_gradients(call: Call) -> Any:
+def run_both_passes(call: Call) -> Any:
     """Runs both passes, or only the forward pass if there are no gradients."""
     result = call()
-    wanted = [t for t in tensors(result) if t.requires_grad]
-    if wanted:
-        torch.autograd.backward(wanted, [torch.ones_like(t) for t in wanted])
+    outputs = [t for t in tensors(result) if t.requires_grad]
+    if outputs:
+        torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
     return result
 
 
-def without(call: Call) -> Any:
+def run_forward(call: Call) -> Any:
     """Runs the forward pass."""
     with torch.no_grad():
         return call()
 
 
-def call_of(op: str) -> Callable[[int], Call]:
+def call_maker(op: str) -> Callable[[int], Call]:
     """Returns a function that builds the op's call for a size."""
     return PAIRS[op] if op in PAIRS else LINEAR[op][1]
 
 
-def passes_of(gradients: bool) -> Callable[[Call], Any]:
+def pass_runner(gradients: bool) -> Callable[[Call], Any]:
     """Returns the function that runs both passes, or only the forward pass."""
-    return with_gradients if gradients else without
+    return run_both_passes if gradients else run_forward
 
 
 def measure(op: str, gradients: bool) -> dict[str, Any]:
     """Returns the size for one second, the exponent, and bytes at the last size."""
-    make, passes = call_of(op), passes_of(gradients)
-    n, times = FIRST, [0.0]
+    make, passes = call_maker(op), pass_runner(gradients)
+    n, times = FIRST_SIZE, [0.0]
     call = make(n)
     passes(call)
-    while times[-1] < ENOUGH and sum(t.nbytes for t in arguments_of(call)) < MOST:
+    while times[-1] < STOP_SECONDS and sum(t.nbytes for t in argument_tensors(call)) < MAX_BYTES:
         n *= 2
         call = make(n)
         times.append(min(seconds(lambda call=call: passes(call)) for _ in range(REPEATS)))
@@ -89,24 +89,28 @@ def measure(op: str, gradients: bool) -> dict[str, Any]:
     return {
         "size": n * (1 / times[-1]) ** (1 / power),
         "power": power,
-        "bytes": memory_of(call, passes)[0],
+        "bytes": measure_memory(call, passes)[0],
         "measured": n,
-        "gradients": any(t.requires_grad for t in arguments_of(call)),
+        "gradients": any(t.requires_grad for t in argument_tensors(call)),
     }
 
 
-def memory_of(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
+def measure_memory(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
     """Returns peak bytes besides arguments, results and their gradients, and the bytes of those."""
-    given = arguments_of(call)
-    for t in given:
+    inputs = argument_tensors(call)
+    for t in inputs:
         t.grad = None
     before = reset_peak()
     results = tensors(passes(call))
-    made = sum(t.nbytes for t in [*results, *(t.grad for t in given if t.grad is not None)])
-    return max(0, peak_resident() - before - made), made + sum(t.nbytes for t in given)
+    result_bytes = sum(
+        t.nbytes for t in [*results, *(t.grad for t in inputs if t.grad is not None)]
+    )
+    return max(0, peak_resident() - before - result_bytes), result_bytes + sum(
+        t.nbytes for t in inputs
+    )
 
 
-def rounded(size: float) -> str:
+def format_size(size: float) -> str:
     """Formats a size with two significant digits; "any" if a call takes no time, such as a view."""
     if size > 1e12:
         return "any"
@@ -114,7 +118,7 @@ def rounded(size: float) -> str:
     return f"{round(size / digits) * digits:,.0f}"
 
 
-def memory(row: dict[str, Any]) -> str:
+def format_memory(row: dict[str, Any]) -> str:
     """Formats the memory of the largest call."""
     return f"{row['bytes'] / 2**20:.0f} MiB at {row['measured']:,}"
 
@@ -122,33 +126,35 @@ def memory(row: dict[str, Any]) -> str:
 def table(found: dict[str, dict[str, Any]], both: dict[str, dict[str, Any]]) -> str:
     """Formats a row per op; columns for both passes are empty for ops without a backward pass."""
     lines = [
-        "| op | n: a number of | of a second | with gradients | time grows by | memory beside |",
+        "| op | unit of n | n for 1 s | n for 1 s, with gradients | time grows as | extra memory |",
         "|---|---|---|---|---|---|",
     ]
     for op, row in found.items():
-        what = LINEAR[op][0] if op in LINEAR else PAIRED.get(op, "boxes")
+        unit = LINEAR[op][0] if op in LINEAR else PAIR_UNITS.get(op, "boxes")
         name, *more = op.split(", ")
         text = ", ".join([f"`{name}`", *more])
-        of_both = rounded(both[op]["size"]) if op in both else "-"
+        both_size = format_size(both[op]["size"]) if op in both else "-"
         power = max(row["power"], both[op]["power"] if op in both else 1)
         lines.append(
-            f"| {text} | {what} | {rounded(row['size'])} | {of_both} | n^{power:.1f} "
-            f"| {memory(both.get(op, row))} |"
+            f"| {text} | {unit} | {format_size(row['size'])} | {both_size} | n^{power:.1f} "
+            f"| {format_memory(both.get(op, row))} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def at_size(op: str, gradients: bool, n: int) -> dict[str, Any]:
-    """Returns seconds of a call, and its fraction of ``n``; MOST bytes limit the arguments."""
-    few, passes = max(FIRST, n // 64), passes_of(gradients)
-    call = call_of(op)(few)
+def measure_at_size(op: str, gradients: bool, n: int) -> dict[str, Any]:
+    """Returns seconds of a call, and its fraction of ``n``; MAX_BYTES limits the arguments."""
+    small, passes = max(FIRST_SIZE, n // 64), pass_runner(gradients)
+    call = call_maker(op)(small)
     passes(call)
-    part = min(1.0, MOST / max(1, sum(t.nbytes for t in arguments_of(call)) * n / few))
-    call = call_of(op)(int(n * part))
-    return {"seconds": min(seconds(lambda: passes(call)) for _ in range(REPEATS)), "part": part}
+    fraction = min(
+        1.0, MAX_BYTES / max(1, sum(t.nbytes for t in argument_tensors(call)) * n / small)
+    )
+    call = call_maker(op)(int(n * fraction))
+    return {"seconds": min(seconds(lambda: passes(call)) for _ in range(REPEATS)), "part": fraction}
 
 
-def sizes_of(page: Path) -> Iterator[tuple[str, bool, int]]:
+def read_sizes(page: Path) -> Iterator[tuple[str, bool, int]]:
     """Yields op, gradients or not, and size for one second, from the tables of a page."""
     for line in page.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -162,41 +168,41 @@ def sizes_of(page: Path) -> Iterator[tuple[str, bool, int]]:
 def check_edge(page: Path) -> int:
     """Returns how many calls take more than twice the time that the page claims."""
     slow = 0
-    for op, gradients, n in sizes_of(page):
-        found = in_own_process(op, gradients, n)
+    for op, gradients, n in read_sizes(page):
+        found = run_in_process(op, gradients, n)
         slow += found["seconds"] > 2 * found["part"]
     return slow
 
 
-def in_own_process(op: str, gradients: bool, n: int = 0) -> dict[str, Any]:
-    """Runs `measure`, or `at_size` if ``n`` is given, in a separate process."""
+def run_in_process(op: str, gradients: bool, n: int = 0) -> dict[str, Any]:
+    """Runs `measure`, or `measure_at_size` if ``n`` is given, in a separate process."""
     command = [sys.executable, __file__, "--op", op, "--size", str(n)]
     command += ["--gradients"] if gradients else []
-    told = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    found: dict[str, Any] = json.loads(told.splitlines()[-1])
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     print(op, "with gradients" if gradients else "", n or "", found, flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, help="a page whose tables are written anew")
-    parser.add_argument("--edge", type=Path, help="a page whose sizes are tried")
+    parser.add_argument("--page", type=Path, help="page whose tables are rewritten")
+    parser.add_argument("--edge", type=Path, help="page whose sizes are checked")
     parser.add_argument("--op", help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--gradients", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.op:
         torch.set_num_threads(1)
-        of_size = partial(at_size, n=arguments.size) if arguments.size else measure
-        print(json.dumps(of_size(arguments.op, arguments.gradients)))
+        measure_call = partial(measure_at_size, n=arguments.size) if arguments.size else measure
+        print(json.dumps(measure_call(arguments.op, arguments.gradients)))
         return
     if arguments.edge:
         sys.exit(check_edge(arguments.edge))
     machine = f"{describe_machine(torch.device('cpu')).name}, one thread.\n\n"
     for mark, ops in {"limits": PAIRS, "linear": LINEAR}.items():
-        found = {op: in_own_process(op, False) for op in ops}
-        both = {op: in_own_process(op, True) for op, row in found.items() if row["gradients"]}
+        found = {op: run_in_process(op, False) for op in ops}
+        both = {op: run_in_process(op, True) for op, row in found.items() if row["gradients"]}
         text = table(found, both)
         print(text)
         if arguments.page:

@@ -50,7 +50,7 @@ from mmengine.registry import init_default_scope  # noqa: E402
 
 CONFIGS = Path(mmdet.__file__).parent / ".mim" / "configs"
 # Necks with weights that stay uninitialized until init_weights, or overflow unless they are zero.
-UNSET = ("SSDNeck", "RFP")
+UNINITIALIZED = ("SSDNeck", "RFP")
 PAGE = """# Run mmdetection
 
     pip install mmcv-lite mmengine mmdet detops
@@ -72,8 +72,8 @@ def nodes(config):
         yield config
         config = list(config.values())
     if isinstance(config, (list, tuple)):
-        for part in config:
-            yield from nodes(part)
+        for item in config:
+            yield from nodes(item)
 
 
 def kind(name, model):
@@ -189,7 +189,7 @@ def attempt(name, run, connection):
             torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         model = MODELS.build(config)
         result["build"] = "ok"
-        if run and any(neck in str(config.get("neck")) for neck in UNSET):
+        if run and any(neck in str(config.get("neck")) for neck in UNINITIALIZED):
             model.init_weights()
         for title, action in (("infer", infer), ("train", train)) if run else ():
             try:
@@ -211,9 +211,9 @@ class Workers:
         self.count, self.limit = count, limit
         self.running = {}
 
-    def collect(self, room):
+    def collect(self, max_running):
         """Yields finished attempts, until at most ``room`` are running."""
-        while len(self.running) > room:
+        while len(self.running) > max_running:
             ready = multiprocessing.connection.wait(list(self.running), timeout=1)
             for connection in list(self.running):
                 name, process, start = self.running[connection]
@@ -232,25 +232,25 @@ class Workers:
                 yield name, result
 
     def start(self, name, run):
-        ours, theirs = multiprocessing.Pipe(duplex=False)
+        receiver, sender = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(
-            target=attempt, args=(name, run, theirs)
+            target=attempt, args=(name, run, sender)
         )
         process.start()
-        theirs.close()
-        self.running[ours] = (name, process, time.monotonic())
+        sender.close()
+        self.running[receiver] = (name, process, time.monotonic())
 
 
 def sweep(names, run, results, save, workers):
     for name in names:
-        for ended in workers.collect(workers.count - 1):
-            save(results, *ended)
+        for finished in workers.collect(workers.count - 1):
+            save(results, *finished)
         workers.start(name, run)
-    for ended in workers.collect(0):
-        save(results, *ended)
+    for finished in workers.collect(0):
+        save(results, *finished)
 
 
-def weight(name):
+def config_size(name):
     """Sorts small configs first."""
     large = re.findall(r"swin-[bl]|x101|r101|s101|_l_|_x_|res2net|ms-|lsj|amp|_base_", name)
     return len(large), len(name), name
@@ -259,45 +259,45 @@ def weight(name):
 def representatives(results):
     """Returns one config of each kind, preferring those that have run before."""
     first = {}
-    whole = {n: r for n, r in results.items() if r["build"] == "ok" and "_base_" not in n}
-    for name in sorted(whole, key=lambda name: ("infer" not in whole[name], *weight(name))):
-        first.setdefault(whole[name]["kind"], name)
+    built = {n: r for n, r in results.items() if r["build"] == "ok" and "_base_" not in n}
+    for name in sorted(built, key=lambda name: ("infer" not in built[name], *config_size(name))):
+        first.setdefault(built[name]["kind"], name)
     return sorted(first.values())
 
 
 # Replacements for reasons that contain addresses and paths.
-WORDS = {
-    "huggingface": "its language model is fetched from the network",
+KNOWN_REASONS = {
+    "huggingface": "requires a language model from the network",
     "fairscale": "fairscale is not installed",
-    "mmpretrain": "mmpretrain does not import beside transformers 5",
+    "mmpretrain": "mmpretrain cannot be imported with transformers 5",
     "sklearn": "scikit-learn is not installed",
     "lap is not": "lap is not installed",
     "motmetrics": "motmetrics is not installed",
     "Detectron2": "detectron2 is not installed",
-    "(No such file|does not exist)": "names a config file that is not in the wheel",
+    "(No such file|does not exist)": "refers to a config file that the wheel lacks",
 }
 
 
 def short(text):
     """Returns a reason without machine-specific parts."""
-    for pattern, words in WORDS.items():
+    for pattern, replacement in KNOWN_REASONS.items():
         if re.search(pattern, text):
-            return words
+            return replacement
     text = re.sub(r"(/[\w.\-]+){2,}/", "", text).replace("|", "/").replace("`", "'")
     return text if len(text) < 110 else text[:107] + "..."
 
 
 def page(results):
     models = {n: r for n, r in results.items() if "_base_" not in n and r["build"] != "no model"}
-    tried = {n: r for n, r in models.items() if "infer" in r}
-    passed = [n for n, r in tried.items() if r["infer"] == r["train"] == "ok"]
+    attempted = {n: r for n, r in models.items() if "infer" in r}
+    passed = [n for n, r in attempted.items() if r["infer"] == r["train"] == "ok"]
     built = [n for n, r in models.items() if r["build"] == "ok"]
     lines = [
         PAGE.format(
             files=len(results),
             models=len(models),
             built=len(built),
-            tried=len(tried),
+            tried=len(attempted),
             run=len(passed),
             version=mmdet.__version__,
             torch=torch.__version__.split("+")[0],
@@ -309,13 +309,13 @@ def page(results):
     for name in models:
         folders[name.split("/")[0]].append(name)
     for folder, names in sorted(folders.items()):
-        counts = [len([n for n in names if n in some]) for some in (built, passed, tried)]
+        counts = [len([n for n in names if n in group]) for group in (built, passed, attempted)]
         lines.append(f"| {folder} | {len(names)} | " + " | ".join(map(str, counts)) + " |")
     lines += ["", "## Configs that do not build", "", "| configs | reason |", "|---|---|"]
     reasons = Counter(r["build"] for r in models.values() if r["build"] != "ok")
     lines += [f"| {count} | `{text}` |" for text, count in reasons.most_common()]
     lines += ["", "## Configs that do not run", "", "| config | step | reason |", "|---|---|---|"]
-    for name, result in sorted(tried.items()):
+    for name, result in sorted(attempted.items()):
         for step in ("infer", "train"):
             if result[step] != "ok":
                 lines.append(f"| `{name}` | {step} | `{result[step]}` |")
@@ -326,10 +326,12 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, required=True, help="JSON, read and added to")
-    parser.add_argument("--only", default="", help="configs whose path has this regular expression")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file to read and extend")
+    parser.add_argument(
+        "--only", default="", help="configs whose path matches this regular expression"
+    )
     parser.add_argument("--run", choices=("some", "all", "none"), default="some")
-    parser.add_argument("--page", type=Path, help="write the table instead")
+    parser.add_argument("--page", type=Path, help="page to write, without running any config")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--limit", type=float, default=180, help="seconds for one config")
     args = parser.parse_args()
@@ -353,8 +355,8 @@ def main():
         return
     sweep([n for n in names if n not in results], False, results, save, workers)
     if args.run == "some":
-        some = [n for n in representatives(results) if "infer" not in results[n] and n in names]
-        sweep(some, True, results, save, workers)
+        selected = [n for n in representatives(results) if "infer" not in results[n] and n in names]
+        sweep(selected, True, results, save, workers)
 
 
 if __name__ == "__main__":

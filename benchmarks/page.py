@@ -27,7 +27,7 @@ def newest_peers() -> Path:
     """Returns the newest file of benchmarks/peers.py."""
     found = sorted(RESULTS.glob("peers-*.json"), key=lambda path: path.stat().st_mtime)
     if not found:
-        sys.exit(f"{RESULTS}: has no peers-*.json, which benchmarks/peers.py writes")
+        sys.exit(f"{RESULTS}: contains no peers-*.json; benchmarks/peers.py writes one")
     return found[-1]
 
 
@@ -74,8 +74,9 @@ def corners_table(reports: list[dict[str, Any]]) -> str:
     ratios = [corner_ratios(report) for report in reports]
     for op, values in ratios[0].items():
         cells = [
-            f"{min(of[op]):.2f} to {max(of[op]):,.0f}, median **{statistics.median(of[op]):.1f}**"
-            for of in ratios
+            f"{min(ratio[op]):.2f} to {max(ratio[op]):,.0f}, "
+            f"median **{statistics.median(ratio[op]):.1f}**"
+            for ratio in ratios
         ]
         lines.append(f"| `{op}` | {len(values)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

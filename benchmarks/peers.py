@@ -28,7 +28,7 @@ from detops.bench.report import file_stem
 from detops.bench.run import describe_machine, steadiest
 
 Call = Callable[[], Any]
-SECONDS, LEAST_ROUNDS, BLOCK_SECONDS = 2.0, 7, 0.005
+SECONDS, MIN_ROUNDS, BLOCK_SECONDS = 2.0, 7, 0.005
 
 
 class Comparison(NamedTuple):
@@ -42,11 +42,13 @@ class Comparison(NamedTuple):
 def session(op: str, inputs: dict[str, np.ndarray], **attributes: Any) -> Call:
     """Returns a call of a single-op model in ONNX Runtime."""
     types = {np.dtype("float32"): TensorProto.FLOAT, np.dtype("int64"): TensorProto.INT64}
-    given = [helper.make_tensor_value_info(k, types[x.dtype], x.shape) for k, x in inputs.items()]
+    graph_inputs = [
+        helper.make_tensor_value_info(k, types[x.dtype], x.shape) for k, x in inputs.items()
+    ]
     kind = TensorProto.INT64 if op == "NonMaxSuppression" else TensorProto.FLOAT
     result = helper.make_tensor_value_info("result", kind, None)
     node = helper.make_node(op, list(inputs), ["result"], **attributes)
-    graph = helper.make_graph([node], op, given, [result])
+    graph = helper.make_graph([node], op, graph_inputs, [result])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -70,13 +72,13 @@ def nearly(ours: torch.Tensor, theirs: Any) -> bool:
 def nms(count: int, generator: torch.Generator) -> Comparison:
     boxes, scores = clustered(generator, count)
     rectangles = detops.box_convert(boxes.double(), "xyxy", "xywh").numpy()
-    given = {"boxes": boxes[None].numpy(), "scores": scores[None, None].numpy()}
-    given |= {"most": np.array([count]), "iou": np.array([0.5], np.float32)}
+    inputs = {"boxes": boxes[None].numpy(), "scores": scores[None, None].numpy()}
+    inputs |= {"max_output": np.array([count]), "iou": np.array([0.5], np.float32)}
     calls = {
         "detops": lambda: detops.nms(boxes, scores, 0.5),
         "torchvision": lambda: torchvision.ops.nms(boxes, scores, 0.5),
         "OpenCV": lambda: cv2.dnn.NMSBoxes(rectangles, scores.numpy(), 0.0, 0.5),
-        "ONNX Runtime": session("NonMaxSuppression", given),
+        "ONNX Runtime": session("NonMaxSuppression", inputs),
     }
     return Comparison(f"nms, {count:,} boxes", calls, same_set)
 
@@ -85,11 +87,11 @@ def batched_nms(generator: torch.Generator) -> Comparison:
     boxes, scores = clustered(generator, 8000)
     labels = torch.randint(0, 80, (8000,), generator=generator)
     rectangles = detops.box_convert(boxes.double(), "xyxy", "xywh").numpy()
-    given = (rectangles, scores.numpy(), labels.int().numpy())
+    inputs = (rectangles, scores.numpy(), labels.int().numpy())
     calls = {
         "detops": lambda: detops.batched_nms(boxes, scores, labels, 0.5),
         "torchvision": lambda: torchvision.ops.batched_nms(boxes, scores, labels, 0.5),
-        "OpenCV": lambda: cv2.dnn.NMSBoxesBatched(*given, 0.0, 0.5),
+        "OpenCV": lambda: cv2.dnn.NMSBoxesBatched(*inputs, 0.0, 0.5),
     }
     return Comparison("batched_nms, 8,000 boxes, 80 classes", calls, same_set)
 
@@ -97,14 +99,19 @@ def batched_nms(generator: torch.Generator) -> Comparison:
 def roi_align(generator: torch.Generator) -> Iterator[Comparison]:
     features = torch.randn(1, 256, 50, 84, generator=generator)
     boxes = torch.cat([torch.zeros(500, 1), proposals(generator, 500, 1333, 800)], 1)
-    given = {"x": features.numpy(), "rois": boxes[:, 1:].numpy().copy()}
-    given |= {"of": np.zeros(500, np.int64)}
-    how = {"output_height": 7, "output_width": 7, "sampling_ratio": 2, "spatial_scale": 1 / 16}
-    how |= {"coordinate_transformation_mode": "output_half_pixel"}
+    inputs = {"x": features.numpy(), "rois": boxes[:, 1:].numpy().copy()}
+    inputs |= {"batch_indices": np.zeros(500, np.int64)}
+    attributes = {
+        "output_height": 7,
+        "output_width": 7,
+        "sampling_ratio": 2,
+        "spatial_scale": 1 / 16,
+    }
+    attributes |= {"coordinate_transformation_mode": "output_half_pixel"}
     settings = (boxes, 7, 1 / 16, 2)
     pair = {"detops": detops.roi_align, "torchvision": torchvision.ops.roi_align}
     calls = {name: lambda op=op: op(features, *settings) for name, op in pair.items()}
-    calls["ONNX Runtime"] = session("RoiAlign", given, **how)
+    calls["ONNX Runtime"] = session("RoiAlign", inputs, **attributes)
     yield Comparison("roi_align, 500 RoIs", calls, nearly)
     leaf = features.clone().requires_grad_()
     grad = torch.randn(500, 256, 7, 7, generator=generator)
@@ -126,11 +133,11 @@ def ms_deform_attn(generator: torch.Generator) -> Comparison:
     starts = shapes.prod(1).cumsum(0) - shapes.prod(1)
     value = torch.randn(1, int(shapes.prod(1).sum()), HEADS, CHANNELS, generator=generator)
     size = (1, 900, HEADS, len(SHAPES), POINTS)
-    places = torch.rand(*size, 2, generator=generator)
+    locations = torch.rand(*size, 2, generator=generator)
     weights = torch.randn(size, generator=generator).flatten(-2).softmax(-1).view(size)
     calls = {
-        "detops": lambda: detops.ms_deform_attn(value, shapes, starts, places, weights),
-        "mmcv's way in PyTorch": lambda: plain_ms_deform_attn(value, SHAPES, places, weights),
+        "detops": lambda: detops.ms_deform_attn(value, shapes, starts, locations, weights),
+        "mmcv's way in PyTorch": lambda: plain_ms_deform_attn(value, SHAPES, locations, weights),
     }
     return Comparison("ms_deform_attn, 900 queries", calls, nearly)
 
@@ -154,7 +161,7 @@ def comparisons() -> Iterator[Comparison]:
     yield box_iou(generator)
 
 
-def scatter(times: Sequence[list[float]]) -> float:
+def relative_spread(times: Sequence[list[float]]) -> float:
     """Returns the largest interquartile range as a fraction of its median."""
     quartiles = (statistics.quantiles(x, n=4) for x in times)
     return max((high - low) / middle for low, middle, high in quartiles)
@@ -162,15 +169,15 @@ def scatter(times: Sequence[list[float]]) -> float:
 
 def measure(calls: dict[str, Call], seconds: float = SECONDS) -> dict[str, float]:
     """Returns median seconds of the steadiest try; repeats if the first try scatters."""
-    blocks = (BLOCK_SECONDS, seconds, LEAST_ROUNDS)
-    times = steadiest(lambda: time_alternately(list(calls.values()), *blocks), scatter)
+    blocks = (BLOCK_SECONDS, seconds, MIN_ROUNDS)
+    times = steadiest(lambda: time_alternately(list(calls.values()), *blocks), relative_spread)
     return {name: statistics.median(x) for name, x in zip(calls, times, strict=True)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, help="folder for peers-<device>.json")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each try of a case")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds per try of a case")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
@@ -182,10 +189,10 @@ def main() -> None:
         ours = case.calls["detops"]()
         for name, call in case.calls.items():
             if not case.same(ours, call()):
-                parser.exit(1, f"{case.name}: {name} gives another result\n")
+                parser.exit(1, f"{case.name}: {name} gives a different result\n")
         times = report["cases"][case.name] = measure(case.calls, arguments.seconds)
-        shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in times.items())
-        print(f"{case.name}: {shown} ms")
+        summary = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in times.items())
+        print(f"{case.name}: {summary} ms")
     if arguments.output is not None:
         path = arguments.output / f"peers-{file_stem(machine)}.json"
         path.write_text(json.dumps(report, indent=1) + "\n")

@@ -26,15 +26,15 @@ SYSTEMS = ("torchvision", "detops, optimized")
 
 def worker(system: str, threads: int, batch: int, connection: Any) -> None:
     """Answers a duration with image count and seconds; exits when the connection is closed."""
-    from detectors import CONFIG_OF, MASK, detector, ours, picture
+    from detectors import CONFIG_NAMES, MASK, detector, detops_detector, noise_image
 
     import detops
 
     torch.set_num_threads(threads)
     model = detector(MASK)
     if system != "torchvision":
-        model = detops.optimize(ours(model, CONFIG_OF[MASK]).eval())
-    images = [picture()] * batch
+        model = detops.optimize(detops_detector(model, CONFIG_NAMES[MASK]).eval())
+    images = [noise_image()] * batch
     with torch.inference_mode():
         model(images)
         connection.send("ready")
@@ -46,17 +46,17 @@ def worker(system: str, threads: int, batch: int, connection: Any) -> None:
             connection.send(count / (time.perf_counter() - began))
 
 
-class Row:
+class WorkerGroup:
     """Processes that run a system with one setting."""
 
     def __init__(self, system: str, processes: int, threads: int, batch: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.connections, self.processes = [], []
         for _ in range(processes):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=worker, args=(system, threads, batch, theirs))
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=worker, args=(system, threads, batch, child_end))
             process.start()
-            self.connections.append(ours)
+            self.connections.append(parent_end)
             self.processes.append(process)
         for connection in self.connections:
             connection.recv()
@@ -75,13 +75,13 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30, help="of a row in a round")
+    parser.add_argument("--seconds", type=float, default=30, help="seconds per row and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--page", type=Path, help="page to put the table into, between its marks")
     args = parser.parse_args()
     found: dict[tuple[Any, ...], list[float]] = {}
     for system in SYSTEMS:
-        rows = {(system, *setting): Row(system, *setting) for setting in SETTINGS}
+        rows = {(system, *setting): WorkerGroup(system, *setting) for setting in SETTINGS}
         for _ in range(args.rounds):
             for key, row in rows.items():
                 found.setdefault(key, []).append(row.run(args.seconds))
@@ -89,7 +89,7 @@ def main() -> None:
             row.end()
     rates = {key: statistics.median(each) for key, each in found.items()}
     lines = [
-        "| system | processes | threads of each | images at a time | images a second |",
+        "| system | processes | threads per process | batch size | images per second |",
         "|---|---|---|---|---|",
         *(f"| {' | '.join(map(str, key))} | {rate:.2f} |" for key, rate in rates.items()),
     ]

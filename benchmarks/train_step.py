@@ -46,8 +46,8 @@ def multiscale_roi_align(
     rois = torch.cat([index, torch.cat(boxes)], 1)
     out = inputs[0].new_zeros(len(rois), inputs[0].size(1), size, size)
     for level, (x, scale) in enumerate(zip(inputs, scales, strict=True)):
-        mine = torch.where(levels == level)[0]
-        out[mine] = torchvision.ops.roi_align(x, rois[mine], size, scale, ratio)
+        selected = torch.where(levels == level)[0]
+        out[selected] = torchvision.ops.roi_align(x, rois[selected], size, scale, ratio)
     return out
 
 
@@ -72,7 +72,7 @@ def torchvision_ops():
         yield
 
 
-def step_of(cfg, seed: int = 0) -> Callable[[], Tensor]:
+def training_step(cfg, seed: int = 0) -> Callable[[], Tensor]:
     """Returns a function that runs one training step on fixed images."""
     torch.manual_seed(seed)
     model = build_detection_model(cfg).to(memory_format=torch.channels_last).train()
@@ -106,14 +106,14 @@ def main() -> None:
     steps, times = {}, {name: [] for name in ops}
     for name, context in ops.items():
         with context():
-            steps[name] = step_of(cfg)
+            steps[name] = training_step(cfg)
     for i in range(args.steps + WARM_UP):
         for name, context in ops.items():
             with context():
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 steps[name]()
                 if i >= WARM_UP:
-                    times[name].append(time.perf_counter() - begin)
+                    times[name].append(time.perf_counter() - start)
     ours, theirs = (statistics.median(times[name]) for name in ("detops", "torchvision"))
     print(f"detops {ours:.4f} s, torchvision {theirs:.4f} s, ratio {theirs / ours:.2f}")
 

@@ -8,13 +8,13 @@ from sphinx.application import Sphinx
 
 
 def inline(translator: Any, node: nodes.Element) -> None:
-    """A formula in a line."""
+    """Renders an inline formula."""
     translator.body.append(convert(node.astext()))
     raise nodes.SkipNode
 
 
 def block(translator: Any, node: nodes.Element) -> None:
-    """A formula of its own."""
+    """Renders a displayed formula."""
     translator.body.append(convert(node.astext(), display="block"))
     raise nodes.SkipNode
 

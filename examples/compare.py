@@ -69,14 +69,14 @@ def lltm(args: argparse.Namespace) -> dict[str, dict[str, Variant]]:
             outputs.append(h)
         return torch.stack(outputs)
 
-    def sum_of(state: tuple[Tensor, Tensor]) -> Tensor:
+    def add_states(state: tuple[Tensor, Tensor]) -> Tensor:
         return state[0] + state[1]
 
     sizes = f"batch {args.batch}, {inputs} inputs, {state} states"
     return {
         f"one step, {sizes}": {
-            "Python": (python, lambda: sum_of(python(x[0], start))),
-            "C++": (cell, lambda: sum_of(cell(x[0], start))),
+            "Python": (python, lambda: add_states(python(x[0], start))),
+            "C++": (cell, lambda: add_states(cell(x[0], start))),
         },
         f"{steps} steps, {sizes}": {
             "Python": (python, python_sequence),
@@ -96,19 +96,19 @@ def measure(variants: dict[str, Variant], args: argparse.Namespace) -> dict[str,
 
     def run(module: nn.Module, forward: Forward) -> tuple[float, float]:
         module.zero_grad()
-        begin = now()
+        start = now()
         output = forward()
         middle = now()
         output.sum().backward()
-        return middle - begin, now() - middle
+        return middle - start, now() - middle
 
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     end = time.perf_counter() + args.seconds
     while time.perf_counter() < end:
         for name, (module, forward) in variants.items():
             run(module, forward)  # loads this variant's data into the caches again
-            turn = time.perf_counter() + 0.05
-            while time.perf_counter() < turn:
+            slice_end = time.perf_counter() + 0.05
+            while time.perf_counter() < slice_end:
                 times[name].append(run(module, forward))
     return {
         name: [1e6 * statistics.median(part) for part in zip(*runs, strict=True)]
@@ -118,7 +118,7 @@ def measure(variants: dict[str, Variant], args: argparse.Namespace) -> dict[str,
 
 def show(title: str, results: dict[str, list[float]]) -> None:
     python = results["Python"]
-    print(f"\n{title}: microseconds, and Python's time over it")
+    print(f"\n{title}: microseconds, and speedup over Python")
     print(f"  {'':8} {'forward':>16} {'backward':>16} {'both':>16}")
     for name, times in results.items():
         columns = [*times, sum(times)]
@@ -167,8 +167,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
 
-    where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {args.threads} thread"
-    print(f"{where}, torch {torch.__version__}, detops {detops.__version__}")
+    device_name = (
+        torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {args.threads} thread"
+    )
+    print(f"{device_name}, torch {torch.__version__}, detops {detops.__version__}")
     results = {}
     for title, variants in {"mlp": mlp, "lltm": lltm}[args.network](args).items():
         results[title] = measure(variants, args)

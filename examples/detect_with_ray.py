@@ -19,7 +19,7 @@ from detops.engine.formats import image_entry
 from detops.engine.sources import Source
 
 
-class Detecting:
+class DetectorWorker:
     """A detector in a separate process, loaded once."""
 
     def __init__(self, weights, device, threads, score_threshold):
@@ -57,9 +57,9 @@ def main():
     parser.add_argument("--score-threshold", type=float, default=0.5)
     arguments = parser.parse_args()
 
-    pictures = ray.data.read_binary_files(arguments.folder, include_paths=True)
-    found = pictures.map_batches(
-        Detecting,
+    images = ray.data.read_binary_files(arguments.folder, include_paths=True)
+    found = images.map_batches(
+        DetectorWorker,
         fn_constructor_args=(
             arguments.weights,
             arguments.device,
@@ -73,8 +73,8 @@ def main():
     )
     found.write_parquet(arguments.output)
     rows = ray.data.read_parquet(arguments.output)
-    bad = rows.filter(lambda row: row["problem"] != "").count()
-    print(f"{rows.count()} pictures in {arguments.output}, {bad} of them could not be read")
+    failed = rows.filter(lambda row: row["problem"] != "").count()
+    print(f"{rows.count()} images in {arguments.output}, {failed} of them unreadable")
 
 
 if __name__ == "__main__":

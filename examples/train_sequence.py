@@ -52,7 +52,7 @@ def main() -> None:
 
     model = Adder(args.state).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    begin, running = time.perf_counter(), 1 / 6
+    start, running = time.perf_counter(), 1 / 6
     for iteration in range(1, args.iterations + 1):
         x, target = batch(args.steps, args.batch, args.device)
         loss = nn.functional.mse_loss(model(x), target)
@@ -67,7 +67,7 @@ def main() -> None:
     x, target = batch(args.steps, 2000, args.device)
     with torch.inference_mode():
         error = nn.functional.mse_loss(model(x), target).item()
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     print(f"error on new sequences {error:.5f}, of 0.16667 for a constant; {seconds:.0f} s")
 
 

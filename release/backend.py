@@ -6,4 +6,4 @@ import sys
 try:
     from setuptools.build_meta import *  # noqa: F403
 except ImportError:
-    sys.exit("detops builds with setuptools 77 or newer: pip install -U setuptools")
+    sys.exit("detops requires setuptools 77 or newer to build: pip install -U setuptools")

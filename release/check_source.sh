@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# check_source.sh PYTHON TORCH TORCHVISION, as in 3.11 2.15.0 0.29.2: detops installed from source,
-# from a bare clone and from the sdist, with and without build isolation, each time into a fresh
-# environment with these versions. Two calls show that it works.
+# check_source.sh PYTHON TORCH TORCHVISION, for example 3.11 2.15.0 0.29.2: installs detops from a
+# clone and from the sdist, with and without build isolation, into a fresh environment with these
+# versions. Calls two ops after each installation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=python$1
@@ -15,8 +15,8 @@ pip() { "$folder/environment/bin/pip" --quiet --disable-pip-version-check "$@"; 
 pip install --no-compile ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3" \
   "setuptools>=77" wheel ninja "pybind11>=3" build
 git clone --quiet . "$folder/clone"
-git clone --quiet . "$folder/packed"  # leaves the other as it is
-(cd "$folder/packed" && "$folder/environment/bin/python" -m build --no-isolation --sdist \
+git clone --quiet . "$folder/sdist_clone"  # keeps build files out of the other clone
+(cd "$folder/sdist_clone" && "$folder/environment/bin/python" -m build --no-isolation --sdist \
   --outdir "$folder" >/dev/null 2>&1)
 sdist=$(ls "$folder"/detops-*.tar.gz)
 for source in "$folder/clone" "$sdist"; do

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# check_wheel.sh PYTHON TORCH TORCHVISION, as in 3.11 2.11.0 0.26.0: the wheels in dist/ in a fresh
-# environment with these versions, and the smoke suite on it. The environment is removed afterwards.
-# TESTS_PYTHON, one with the tests' packages, detops and another PyTorch, builds the C++ programs and
-# runs them with this PyTorch, too; and what includes its headers compiles with them.
+# check_wheel.sh PYTHON TORCH TORCHVISION, for example 3.11 2.11.0 0.26.0: installs the wheels in dist/
+# into a fresh environment with these versions, runs the smoke suite, and removes the environment.
+# TESTS_PYTHON is a Python with the packages of the tests, detops and another PyTorch. If it is set, it
+# builds the C++ programs and runs them with this PyTorch, too, and the C++ files are compiled with the
+# headers of this PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=python$1
@@ -12,13 +13,13 @@ trap 'rm -rf "$environment"' EXIT
 "$python" -m venv "$environment"
 wheel=$(ls "$PWD"/dist/detops-*-manylinux_2_28_x86_64.whl)
 install() { "$environment/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@"; }
-install uv  # which installs PyTorch in a fifth of the time
-# PIP_ARGUMENTS="--index-url ..." for another build of PyTorch.
+install uv  # installs PyTorch in a fifth of the time
+# PIP_ARGUMENTS="--index-url ..." selects another build of PyTorch.
 # shellcheck disable=SC2086
 "$environment/bin/uv" pip install --quiet --no-cache --python "$environment/bin/python" \
   ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3"
 install --no-cache-dir --find-links dist "${wheel}[demo]"
-cp -r tests "$environment/tests"  # where no source tree of detops is near
+cp -r tests "$environment/tests"  # a folder outside the source tree
 cd "$environment"
 bin/python tests/support/smoke.py
 bin/detops demo --output demo.png >/dev/null

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// setup.py reads the names in this list and has the linker send every call of `name` to
-// `__wrap_name`. On x86-64 the argument registers pass through a jump untouched.
+// setup.py reads the names in these lists, and makes the linker redirect every call of `name` to
+// `__wrap_name`. On x86-64, a jump leaves the argument registers unchanged.
 #define OLD_SYMBOL(name, version)                    \
   __asm__(".symver old_" #name "," #name "@" version \
           "\n"                                       \

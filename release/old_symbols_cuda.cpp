@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the CUDA runtime inside of libdetops_cuda takes from the system; see old_symbols.cpp.
-// glibc 2.34 moved these from libpthread, libdl and librt into libc, and gave them its number.
+// System functions that the CUDA runtime in libdetops_cuda calls; see old_symbols.cpp. glibc 2.34
+// moved them from libpthread, libdl and librt into libc, under the symbol version GLIBC_2.34.
 #include "old_symbols.h"
 
 OLD_SYMBOL(dlclose, "GLIBC_2.2.5");

@@ -44,7 +44,7 @@ def no_traces():
 
 
 @pytest.fixture(autouse=True)
-def same_random_numbers_every_run():
+def fixed_seed():
     torch.manual_seed(0)
 
 

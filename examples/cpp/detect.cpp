@@ -15,21 +15,21 @@
 #include <vector>
 
 // An image in the PPM format, as written by `convert photograph.jpg photograph.ppm`.
-struct Picture {
+struct Image {
   int64_t width = 0, height = 0;
   std::vector<unsigned char> rgb;  // row by row
 
-  explicit Picture(const char* path) {
+  explicit Image(const char* path) {
     std::ifstream file(path, std::ios::binary);
     std::string kind;
-    int64_t most = 0;
-    if (!(file >> kind >> width >> height >> most) || kind != "P6" || most != 255) {
-      throw std::runtime_error(std::string(path) + ": not a PPM picture (P6) of 8 bits");
+    int64_t max_value = 0;
+    if (!(file >> kind >> width >> height >> max_value) || kind != "P6" || max_value != 255) {
+      throw std::runtime_error(std::string(path) + ": not an 8-bit PPM image (P6)");
     }
     file.get();
     rgb.resize(3 * width * height);
     if (!file.read(reinterpret_cast<char*>(rgb.data()), std::streamsize(rgb.size()))) {
-      throw std::runtime_error(std::string(path) + " ends too early");
+      throw std::runtime_error(std::string(path) + " is truncated");
     }
   }
 
@@ -53,7 +53,7 @@ struct Picture {
     pixel[0] = 255, pixel[1] = 220, pixel[2] = 0;
   }
 
-  void outline(const float* box) {
+  void draw_box(const float* box) {
     const auto x1 = int64_t(box[0]), y1 = int64_t(box[1]);
     const auto x2 = std::max(x1, int64_t(box[2]) - 1), y2 = std::max(y1, int64_t(box[3]) - 1);
     for (int64_t x = x1; x <= x2; ++x) paint(x, y1), paint(x, y2);
@@ -61,7 +61,7 @@ struct Picture {
   }
 
   // Draws a cross at each point: [points, 3] as (x, y, 1).
-  void mark(const at::Tensor& points) {
+  void draw_points(const at::Tensor& points) {
     const at::Tensor rows = points.contiguous();
     for (int64_t i = 0; i < rows.size(0); ++i) {
       const float* point = rows.const_data_ptr<float>() + 3 * i;
@@ -89,29 +89,29 @@ std::vector<std::string> lines(const std::string& text) {
   return found;
 }
 
-void run(const char* package, const char* photograph, const char* output, float least) {
+void run(const char* package, const char* photograph, const char* output, float min_score) {
   const c10::InferenceMode no_gradients;
   // The detector calls its ops by name. They are in libdetops.so, which the program links.
   torch::inductor::AOTIModelPackageLoader detector(package);
-  Picture picture(photograph);
-  const std::vector<at::Tensor> found = detector.run({picture.tensor()});
+  Image image(photograph);
+  const std::vector<at::Tensor> found = detector.run({image.tensor()});
   const at::Tensor boxes = found.at(0).contiguous(), labels = found.at(1), scores = found.at(2);
   const std::vector<std::string> names = lines(detector.get_metadata()["names"]);
 
   const bool has_masks = found.size() > 3 && found[3].scalar_type() == at::kBool;
   const bool has_keypoints = found.size() > 3 && !has_masks;
-  std::vector<int64_t> good;
+  std::vector<int64_t> selected;
   for (int64_t i = 0; i < boxes.size(0); ++i) {
-    if (scores[i].item<float>() >= least) good.push_back(i);
+    if (scores[i].item<float>() >= min_score) selected.push_back(i);
   }
   // Tints all masks first, so that outlines are drawn on top of them.
-  for (const int64_t i : good) {
-    if (has_masks) picture.tint(found[3][i][0]);
+  for (const int64_t i : selected) {
+    if (has_masks) image.tint(found[3][i][0]);
   }
-  for (const int64_t i : good) {
+  for (const int64_t i : selected) {
     const float* box = boxes.const_data_ptr<float>() + 4 * i;
-    picture.outline(box);
-    if (has_keypoints) picture.mark(found[3][i]);
+    image.draw_box(box);
+    if (has_keypoints) image.draw_points(found[3][i]);
     const auto label = size_t(labels[i].item<int64_t>());
     const char* name = label <= names.size() ? names[label - 1].c_str() : "?";
     std::printf("%s %.6f %.3f %.3f %.3f %.3f", name, scores[i].item<float>(), box[0], box[1],
@@ -122,7 +122,7 @@ void run(const char* package, const char* photograph, const char* output, float 
     }
     std::printf("\n");
   }
-  picture.write(output);
+  image.write(output);
 }
 
 int main(int argc, char** argv) {

@@ -18,7 +18,7 @@ using torch::headeronly::ScalarType;
 using Sizes = std::vector<int64_t>;
 
 template <typename T>
-Tensor tensor_of(const std::vector<T>& elements, const Sizes& sizes) {
+Tensor to_tensor(const std::vector<T>& elements, const Sizes& sizes) {
   const Tensor t = torch::stable::empty(sizes, torch::headeronly::CppTypeToScalarType<T>::value);
   std::copy(elements.begin(), elements.end(), t.mutable_data_ptr<T>());
   return t;
@@ -32,14 +32,14 @@ std::map<std::string, Tensor> read(const char* path) {
   if (!file) throw std::runtime_error(std::string("cannot open ") + path);
   std::map<std::string, Tensor> tensors;
   for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
+    std::istringstream header(line);
     std::string name, type;
-    words >> name >> type;
+    header >> name >> type;
     Sizes sizes;
-    for (int64_t size = 0; words >> size;) sizes.push_back(size);
+    for (int64_t size = 0; header >> size;) sizes.push_back(size);
     const Tensor t = torch::stable::empty(sizes, types.at(type));
     if (!file.read(static_cast<char*>(t.mutable_data_ptr()), t.numel() * t.element_size())) {
-      throw std::runtime_error(std::string(path) + " ends inside of " + name);
+      throw std::runtime_error(std::string(path) + " is truncated in " + name);
     }
     tensors.emplace(name, t);
   }
@@ -52,9 +52,9 @@ std::vector<float> softmax(const Tensor& logits) {
   const float* x = logits.const_data_ptr<float>();
   std::vector<float> p(x, x + logits.numel());
   for (auto row = p.begin(); row != p.end(); row += classes) {
-    const float most = *std::max_element(row, row + classes);
+    const float row_max = *std::max_element(row, row + classes);
     float sum = 0;
-    for (int64_t c = 0; c < classes; ++c) sum += row[c] = std::exp(row[c] - most);
+    for (int64_t c = 0; c < classes; ++c) sum += row[c] = std::exp(row[c] - row_max);
     for (int64_t c = 0; c < classes; ++c) row[c] /= sum;
   }
   return p;
@@ -72,7 +72,7 @@ struct Detections {
   std::vector<int64_t> labels;
 
   int64_t size() const { return int64_t(scores.size()); }
-  Tensor box_tensor() const { return tensor_of(boxes, {size(), 4}); }
+  Tensor box_tensor() const { return to_tensor(boxes, {size(), 4}); }
   void add(const float* box, float score, int64_t label) {
     boxes.insert(boxes.end(), box, box + 4);
     scores.push_back(score);
@@ -101,8 +101,8 @@ Detections detect(const Tensor& logits, const Tensor& deltas, const Tensor& prop
     }
   }
   const Tensor keep =
-      detops::batched_nms(all.box_tensor(), tensor_of(all.scores, {all.size()}),
-                          tensor_of(all.labels, {all.size()}), /*iou_threshold=*/0.5);
+      detops::batched_nms(all.box_tensor(), to_tensor(all.scores, {all.size()}),
+                          to_tensor(all.labels, {all.size()}), /*iou_threshold=*/0.5);
   Detections best;
   for (int64_t i = 0; i < std::min<int64_t>(keep.numel(), 30); ++i) {
     const int64_t k = keep.const_data_ptr<int64_t>()[i];
@@ -122,18 +122,19 @@ int64_t differences(const Tensor& a, const Tensor& b) {
 // Returns whether a result is the same as in Python. One element in 100,000 may differ, because an
 // exponential function that rounds differently can move a pixel across the threshold of a mask.
 bool same(const char* name, const Tensor& result, const Tensor& expected) {
-  const auto sizes = result.sizes(), wanted = expected.sizes();
+  const auto sizes = result.sizes(), expected_sizes = expected.sizes();
   const ScalarType type = result.scalar_type();
-  const bool alike = type == expected.scalar_type() &&
-                     std::equal(sizes.begin(), sizes.end(), wanted.begin(), wanted.end());
-  const int64_t count = !alike                      ? result.numel()
+  const bool comparable =
+      type == expected.scalar_type() &&
+      std::equal(sizes.begin(), sizes.end(), expected_sizes.begin(), expected_sizes.end());
+  const int64_t count = !comparable                 ? result.numel()
                         : type == ScalarType::Float ? differences<float>(result, expected)
                         : type == ScalarType::Long  ? differences<int64_t>(result, expected)
                                                     : differences<bool>(result, expected);
-  const bool good = alike && count <= result.numel() / 100000;
+  const bool equal = comparable && count <= result.numel() / 100000;
   std::printf("  %-10s %8ld elements, %s\n", name, long(result.numel()),
-              good ? "as in Python" : "NOT as in Python");
-  return good;
+              equal ? "matches Python" : "DIFFERS from Python");
+  return equal;
 }
 
 int run(const char* path) {
@@ -149,7 +150,7 @@ int run(const char* path) {
   for (auto row = scores.begin(); row != scores.end(); row += logits.size(1)) {
     best.push_back(*std::max_element(row + 1, row + logits.size(1)));
   }
-  const Tensor kept = detops::nms(proposals, tensor_of(best, {proposals.size(0)}), 0.5);
+  const Tensor kept = detops::nms(proposals, to_tensor(best, {proposals.size(0)}), 0.5);
   const Detections found = detect(logits, get("deltas"), proposals, float(height), float(width));
   const Tensor boxes = found.box_tensor();
   std::vector<float> regions;  // of image 0
@@ -157,7 +158,7 @@ int run(const char* path) {
     regions.push_back(0);
     regions.insert(regions.end(), &found.boxes[4 * i], &found.boxes[4 * i] + 4);
   }
-  const Tensor rois = tensor_of(regions, {found.size(), 5});
+  const Tensor rois = to_tensor(regions, {found.size(), 5});
   const std::vector<Tensor> levels = {get("level0"), get("level1"), get("level2")};
   const Tensor pooled = detops::roi_align(levels[0], rois, 0.25, 7, 7, /*sampling_ratio=*/2);
   const Tensor pyramid = detops::multiscale_roi_align(
@@ -165,28 +166,28 @@ int run(const char* path) {
       /*canonical_scale=*/56, /*canonical_level=*/3);
   const Tensor mask_logits = get("mask_logits");  // [N, h, w]
   const Sizes mask_sizes(mask_logits.sizes().begin(), mask_logits.sizes().end());
-  const Tensor masks = detops::paste_masks_in_image(tensor_of(sigmoid(mask_logits), mask_sizes),
+  const Tensor masks = detops::paste_masks_in_image(to_tensor(sigmoid(mask_logits), mask_sizes),
                                                     boxes, height, width);
 
   const unsigned long long version = aoti_torch_abi_version();
   std::printf("compiled with LibTorch %d.%d, running with %llu.%llu\n", TORCH_VERSION_MAJOR,
               TORCH_VERSION_MINOR, version >> 56, version >> 48 & 255);
   std::printf("%ld proposals, %ld detections\n", long(best.size()), long(found.size()));
-  bool good = same("nms", kept, get("expected_nms"));
-  good &= same("boxes", boxes, get("expected_boxes"));
-  good &= same("labels", tensor_of(found.labels, {found.size()}), get("expected_labels"));
-  good &= same("scores", tensor_of(found.scores, {found.size()}), get("expected_scores"));
-  good &= same("roi_align", pooled, get("expected_roi_align"));
-  good &= same("pyramid", pyramid, get("expected_pyramid"));
-  good &= same("masks", masks, get("expected_masks"));
+  bool all_equal = same("nms", kept, get("expected_nms"));
+  all_equal &= same("boxes", boxes, get("expected_boxes"));
+  all_equal &= same("labels", to_tensor(found.labels, {found.size()}), get("expected_labels"));
+  all_equal &= same("scores", to_tensor(found.scores, {found.size()}), get("expected_scores"));
+  all_equal &= same("roi_align", pooled, get("expected_roi_align"));
+  all_equal &= same("pyramid", pyramid, get("expected_pyramid"));
+  all_equal &= same("masks", masks, get("expected_masks"));
 
   try {  // A rejected call throws an error with a message.
-    detops::nms(rois, tensor_of(found.scores, {found.size()}), 0.5);
-    good = false;
+    detops::nms(rois, to_tensor(found.scores, {found.size()}), 0.5);
+    all_equal = false;
   } catch (const std::runtime_error& error) {
     std::printf("boxes of five columns: %s\n", error.what());
   }
-  return good ? 0 : 1;
+  return all_equal ? 0 : 1;
 }
 
 int main(int argc, char** argv) {

@@ -28,15 +28,17 @@ def tensors() -> dict[str, Tensor]:
     """Returns the outputs of the network for a photograph of shapes, and the results of the ops."""
     model = Detector.from_checkpoint(WEIGHTS, device="cpu").model
     box, mask = model.roi_heads.box, model.roi_heads.mask
-    seen = {}
-    box.register_forward_hook(lambda _, given, __: seen.update(levels=given[0], regions=given[1]))
-    box.predictor.register_forward_hook(lambda _, __, out: seen.update(predicted=out))
-    mask.predictor.register_forward_hook(lambda _, __, out: seen.update(mask_logits=out))
+    captured = {}
+    box.register_forward_hook(
+        lambda _, inputs, __: captured.update(levels=inputs[0], regions=inputs[1])
+    )
+    box.predictor.register_forward_hook(lambda _, __, out: captured.update(predicted=out))
+    mask.predictor.register_forward_hook(lambda _, __, out: captured.update(mask_logits=out))
     scene = Shapes(length=15, size=(HEIGHT, WIDTH), objects=10, split="test", seed=2024)
     (found,) = model([scene.image(14).float() / 255])
 
-    logits, deltas = seen["predicted"]
-    levels, proposals = seen["levels"], seen["regions"][0]
+    logits, deltas = captured["predicted"]
+    levels, proposals = captured["levels"], captured["regions"][0]
     boxes = found["boxes"]
     rois = torch.cat([torch.zeros(len(boxes), 1), boxes], dim=1)
     best = logits.softmax(dim=1)[:, 1:].amax(dim=1)
@@ -48,7 +50,7 @@ def tensors() -> dict[str, Tensor]:
         "level0": levels[0],
         "level1": levels[1],
         "level2": levels[2],
-        "mask_logits": seen["mask_logits"],
+        "mask_logits": captured["mask_logits"],
         "expected_nms": detops.nms(proposals, best, 0.5),
         "expected_boxes": boxes,
         "expected_labels": found["labels"],
@@ -56,17 +58,17 @@ def tensors() -> dict[str, Tensor]:
         "expected_roi_align": detops.roi_align(levels[0], rois, 7, 0.25, 2),
         "expected_pyramid": mask.feature_extractor.pooler(levels, [boxes]),
         "expected_masks": detops.paste_masks_in_image(
-            seen["mask_logits"].sigmoid(), boxes, (HEIGHT, WIDTH)
+            captured["mask_logits"].sigmoid(), boxes, (HEIGHT, WIDTH)
         ),
     }
 
 
-def write(path: Path, named: dict[str, Tensor]) -> None:
+def write(path: Path, named_tensors: dict[str, Tensor]) -> None:
     """Writes the file that main.cpp reads."""
     with path.open("wb") as file:
-        for name, tensor in named.items():
-            words = [name, str(tensor.dtype).removeprefix("torch."), *map(str, tensor.shape)]
-            file.write((" ".join(words) + "\n").encode())
+        for name, tensor in named_tensors.items():
+            header = [name, str(tensor.dtype).removeprefix("torch."), *map(str, tensor.shape)]
+            file.write((" ".join(header) + "\n").encode())
             file.write(tensor.contiguous().numpy().tobytes())
 
 

@@ -27,13 +27,13 @@ keep = detops.nms(boxes, scores, 0.4)
 soft, lowered = detops.soft_nms(boxes, scores, method="gaussian", min_score=0.1)
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.6))
-for axis, title, which, values in (
-    (axes[0], "found", torch.arange(40), scores),
+for axis, title, indices, values in (
+    (axes[0], "all boxes", torch.arange(40), scores),
     (axes[1], f"nms keeps {len(keep)}", keep, scores[keep]),
     (axes[2], f"soft_nms keeps {len(soft)}", soft, lowered),
 ):
-    for (x1, y1, x2, y2), value in zip(boxes[which].tolist(), values.tolist(), strict=True):
-        place = {"xy": (x1, y1), "width": x2 - x1, "height": y2 - y1}
-        axis.add_patch(Rectangle(**place, fill=False, edgecolor="#1b6ca8", alpha=value))
+    for (x1, y1, x2, y2), value in zip(boxes[indices].tolist(), values.tolist(), strict=True):
+        rectangle = {"xy": (x1, y1), "width": x2 - x1, "height": y2 - y1}
+        axis.add_patch(Rectangle(**rectangle, fill=False, edgecolor="#1b6ca8", alpha=value))
     axis.set(xlim=(-5, 120), ylim=(100, -5), title=title, aspect="equal")
 plt.show()

@@ -17,13 +17,13 @@ dataset = open_dataset("tree_crowns/val.json")
 photograph = dataset.image_path(0)
 detector = Detector.from_checkpoint(photograph.with_name("weights.pt"))
 found = detector.detect(photograph, score_threshold=0.5)
-print(f"{len(found['scores'])} crowns, the surest with a score of {found['scores'][0]:.2f}")
+print(f"{len(found['scores'])} crowns, highest score {found['scores'][0]:.2f}")
 
 # %%
 # Detections are yellow; manual annotations are blue.
 truth = dataset.target(0)["boxes"]
-picture = draw_detections(photograph, found["boxes"], found["scores"], ground_truth=truth)
+image = draw_detections(photograph, found["boxes"], found["scores"], ground_truth=truth)
 plt.figure(figsize=(6, 9))
-plt.imshow(picture)
+plt.imshow(image)
 plt.axis("off")
 plt.show()

@@ -26,7 +26,7 @@ from detops.bench.roi_align import plain_roi_align
 from detops.bench.run import Machine, Result
 
 
-def test_plain_pytorch_versions_give_the_same_results():
+def test_pytorch_baselines_give_the_same_results():
     generator = torch.Generator().manual_seed(0)
     boxes, scores = clustered(generator, 300)
     assert torch.equal(plain_nms(boxes, scores, 0.5), detops.nms(boxes, scores, 0.5))
@@ -113,14 +113,14 @@ def test_op_without_a_family_belongs_to_others():
 
 
 def test_scattered_time_is_measured_again(monkeypatch):
-    taken = iter([(1.0, 0.5), (3.0, 0.6), (2.0, 0.1)])
+    measurements = iter([(1.0, 0.5), (3.0, 0.6), (2.0, 0.1)])
 
     class Timer:
         def __init__(self, *args, **kwargs):
             pass
 
         def blocked_autorange(self, min_run_time):
-            median, iqr = next(taken)
+            median, iqr = next(measurements)
             return SimpleNamespace(median=median, iqr=iqr)
 
     monkeypatch.setattr(bench_run, "Timer", Timer)
@@ -128,12 +128,12 @@ def test_scattered_time_is_measured_again(monkeypatch):
     before = torch.get_num_threads()
     assert bench_run._median(lambda: None, 1) == 2.0
     torch.set_num_threads(before)
-    assert not list(taken)
+    assert not list(measurements)
 
 
 def test_slowdown_with_more_threads_is_measured_again(monkeypatch):
-    taken = iter([1.0, 5.0, 0.6])
-    monkeypatch.setattr(bench_run, "_median", lambda call, threads: next(taken))
+    measurements = iter([1.0, 5.0, 0.6])
+    monkeypatch.setattr(bench_run, "_median", lambda call, threads: next(measurements))
     result = bench_run.measure(Case("box_iou", "9 x 9", len), [1, 2])
     assert result.ours == {1: 1.0, 2: 0.6}
 
@@ -147,8 +147,8 @@ def test_bench_command_writes_a_report_and_plots(monkeypatch, tmp_path, capsys):
     arguments = ["bench", "box_iou", "--threads", "1", "--quick", "--output", str(tmp_path)]
     assert cli.main(arguments) == 0
     assert "`box_iou`" in capsys.readouterr().out
-    (written,) = tmp_path.glob("*.json")
-    assert json.loads(written.read_text())["results"]
+    (report,) = tmp_path.glob("*.json")
+    assert json.loads(report.read_text())["results"]
     assert {path.name for path in tmp_path.glob("*.svg")} == {"times.svg", "speedups-boxes.svg"}
 
 
@@ -173,35 +173,35 @@ def test_invalid_bench_arguments_are_rejected(arguments, message, monkeypatch, c
 def test_corners_cover_every_feasible_pair(op):
     rows, missing = corners.covering(op)
     assert all(corners.feasible(row) for row in rows)
-    met = {
+    covered = {
         f"{a} {getattr(row, a)} with {b} {getattr(row, b)}"
         for row in rows
         for a, b in itertools.combinations(corners.LEVELS, 2)
     }
-    every = {
+    all_pairs = {
         f"{a} {x} with {b} {y}"
         for a, b in itertools.combinations(corners.LEVELS, 2)
         for x in corners.LEVELS[a]
         for y in corners.LEVELS[b]
     }
-    left_out = {
-        pair for pair in every for gap in missing if pair == gap or gap in pair.split(" with ")
+    infeasible = {
+        pair for pair in all_pairs for gap in missing if pair == gap or gap in pair.split(" with ")
     }
-    assert met | left_out == every and not met & left_out
+    assert covered | infeasible == all_pairs and not covered & infeasible
     assert len(missing) == len(set(missing)) < 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", corners.OPS)
-def test_value_missing_from_all_rows_is_one_line(op):
+def test_value_missing_from_all_rows_is_reported_in_one_line(op):
     missing = corners.covering(op)[1]
-    alone = [gap for gap in missing if " with " not in gap]
-    assert alone == [gap for of, gap in corners.UNSUPPORTED if of == op]
+    single_values = [gap for gap in missing if " with " not in gap]
+    assert single_values == [gap for op_name, gap in corners.UNSUPPORTED if op_name == op]
     for gap in missing:
-        assert gap in alone or not set(gap.split(" with ")) & set(alone)
+        assert gap in single_values or not set(gap.split(" with ")) & set(single_values)
     lines = corners.gaps(op)
     assert len(lines) == len(missing)
-    assert all(f"`{op}`: {corners.UNSUPPORTED[op, gap]}" in lines for gap in alone)
+    assert all(f"`{op}`: {corners.UNSUPPORTED[op, gap]}" in lines for gap in single_values)
 
 
 @pytest.mark.parametrize("op", corners.OPS)
@@ -226,30 +226,32 @@ def test_tiny_corner_calls_do_the_same_work():
 
 
 def test_corners_command_writes_a_table(monkeypatch, tmp_path, capsys):
-    some = [corners.shrunk(row) for row in corners.covering("roi_pool")[0][:3]]
-    monkeypatch.setattr(corner_report, "corners", lambda only: some)
+    corner_rows = [corners.shrunk(row) for row in corners.covering("roi_pool")[0][:3]]
+    monkeypatch.setattr(corner_report, "corners", lambda only: corner_rows)
     monkeypatch.setattr(corner_report, "MIN_SECONDS", 0.0)
     monkeypatch.setattr(corner_report, "BLOCK_SECONDS", 0.0)
     monkeypatch.setattr(corner_report, "peak_memory", lambda call: 3 << 20)
     arguments = ["bench", "corners", "--only", "roi_pool", "--output", str(tmp_path)]
     assert cli.main(arguments) == 0
-    (written,) = tmp_path.glob("corners-*.json")
-    rows = json.loads(written.read_text())["results"]
+    (report,) = tmp_path.glob("corners-*.json")
+    rows = json.loads(report.read_text())["results"]
     assert len(rows) == 3 and all(row["memory"] == 1 for row in rows)
-    table = written.with_suffix(".md").read_text()
+    table = report.with_suffix(".md").read_text()
     assert "`roi_pool " in table and "no row has rois 1000 with size 512" in table
     assert cli.main(["bench", "corners", "--quick"]) == 2
     assert "expected no option but --only and --output" in capsys.readouterr().err
     assert cli.main(["bench", "nms", "--only", "nms"]) == 2
 
 
-def test_corner_is_below_by_time_beyond_spread_or_by_memory():
+def test_corner_is_below_if_slower_beyond_noise_or_using_more_memory():
     row = corner_report.Row("roi_align", "x", "NCHW", "float32", 1.0, 0.95, (0.9, 1.05))
     assert not row.below and row.memory is None
     row.spread = (0.94, 0.96)
     assert row.below
-    fast = corner_report.Row("a", "b", "", "float32", 1.0, 2.0, (2.0, 2.0), 5 << 20, 2 << 20)
-    assert fast.memory == 2.5 and fast.below
+    memory_hungry = corner_report.Row(
+        "a", "b", "", "float32", 1.0, 2.0, (2.0, 2.0), 5 << 20, 2 << 20
+    )
+    assert memory_hungry.memory == 2.5 and memory_hungry.below
 
 
 def test_benchmarks_are_selected_by_op_or_module_name(monkeypatch):

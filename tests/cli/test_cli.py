@@ -22,13 +22,13 @@ def config(tmp_path):
     return path
 
 
-SHORT = [
+SHORT_RUN = [
     *("SOLVER.MAX_ITER", "3", "SOLVER.CHECKPOINT_PERIOD", "2", "SOLVER.IMS_PER_BATCH", "1"),
     *("DATASETS.TEST", "[]", "DATALOADER.NUM_WORKERS", "0"),
 ]
 
 
-def fails(capsys, *arguments):
+def error_line(capsys, *arguments):
     """Runs a command that must fail; returns its one line of error."""
     assert cli.main(list(map(str, arguments))) == 2
     captured = capsys.readouterr()
@@ -56,38 +56,38 @@ def test_info_prints_version_and_instruction_set(capsys):
 def test_user_errors_are_one_line(capsys, tmp_path, config):
     damaged = tmp_path / "damaged.pt"
     damaged.write_bytes(b"nothing")
-    assert "no such checkpoint" in fails(capsys, "detect", VAL, "--weights", tmp_path / "w.pt")
-    assert "damaged" in fails(capsys, "detect", VAL, "--weights", damaged)
-    assert "cannot read" in fails(capsys, "eval", "--data", tmp_path / "none.json")
-    assert "no such file or folder" in fails(capsys, "eval", "--data", tmp_path / "none")
-    assert "no option 'x'" in fails(capsys, "eval", "--data", "shapes:test?length=1&x=1")
-    assert "differ" in fails(capsys, "eval", "--data", "shapes:test?length=1&size=32")
-    assert "no such config" in fails(capsys, "train", "--config", tmp_path / "none.yaml")
-    assert "NO_KEY" in fails(capsys, "train", "--config", config, "SOLVER.NO_KEY", "1")
-    fails(capsys, "train", "--config", config, "SOLVER.MAX_ITER")
-    fails(capsys, "train", "--config", config, "SOLVER.MAX_ITER", "many")
-    assert "none.json" in fails(
+    assert "no such checkpoint" in error_line(capsys, "detect", VAL, "--weights", tmp_path / "w.pt")
+    assert "damaged" in error_line(capsys, "detect", VAL, "--weights", damaged)
+    assert "cannot read" in error_line(capsys, "eval", "--data", tmp_path / "none.json")
+    assert "no such file or folder" in error_line(capsys, "eval", "--data", tmp_path / "none")
+    assert "no option 'x'" in error_line(capsys, "eval", "--data", "shapes:test?length=1&x=1")
+    assert "differ" in error_line(capsys, "eval", "--data", "shapes:test?length=1&size=32")
+    assert "no such config" in error_line(capsys, "train", "--config", tmp_path / "none.yaml")
+    assert "NO_KEY" in error_line(capsys, "train", "--config", config, "SOLVER.NO_KEY", "1")
+    error_line(capsys, "train", "--config", config, "SOLVER.MAX_ITER")
+    error_line(capsys, "train", "--config", config, "SOLVER.MAX_ITER", "many")
+    assert "none.json" in error_line(
         capsys, "train", "--config", config, "DATASETS.TRAIN", "[none.json]"
     )
-    assert "NUM_CLASSES" in fails(
+    assert "NUM_CLASSES" in error_line(
         capsys, "train", "--config", config, "MODEL.ROI_BOX_HEAD.NUM_CLASSES", "5"
     )
     broken = tmp_path / "broken.yaml"
     broken.write_text("A: [1,\nB: {")
-    fails(capsys, "train", "--config", broken)
-    assert "No such command" in fails(capsys, "nonsense")
-    assert "--nonsense" in fails(capsys, "info", "--nonsense")
-    fails(capsys, "detect")
-    fails(capsys, "detect", VAL, "--score-threshold", "2")
+    error_line(capsys, "train", "--config", broken)
+    assert "No such command" in error_line(capsys, "nonsense")
+    assert "--nonsense" in error_line(capsys, "info", "--nonsense")
+    error_line(capsys, "detect")
+    error_line(capsys, "detect", VAL, "--score-threshold", "2")
     for command in (["detect", VAL, "--output", tmp_path], ["eval"], ["train", "--config", config]):
-        error = fails(capsys, *command, "--device", "gpu")
+        error = error_line(capsys, *command, "--device", "gpu")
         assert "device: expected cpu, cuda or cuda:<number>, got 'gpu'" in error
-        error = fails(capsys, *command, "--device", "cuda:99")
+        error = error_line(capsys, *command, "--device", "cuda:99")
         assert "CUDA devices, got cuda:99" in error
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (MemoryError(), "there is not enough memory"),
         (MemoryError("of 3 TiB"), "there is not enough memory: of 3 TiB"),
@@ -103,13 +103,13 @@ def test_user_errors_are_one_line(capsys, tmp_path, config):
         (RuntimeError("of another kind"), "RuntimeError: of another kind (--debug shows where)"),
     ],
 )
-def test_cause_of_an_obscure_error_is_reported(capsys, monkeypatch, error, told):
-    def broken(*_, **__):
+def test_cause_of_an_obscure_error_is_reported(capsys, monkeypatch, error, message):
+    def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(cli, "app", fail)
     assert cli.main(["info"]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(capsys, tmp_path):
@@ -121,14 +121,14 @@ def test_debug_shows_the_traceback(capsys, tmp_path):
 def test_training_resumes_and_its_weights_detect(capsys, tmp_path, config):
     run = tmp_path / "run"
     train = ["train", "--config", str(config), "--output", str(run), "--device", "cpu"]
-    assert cli.main([*train, "--half", *SHORT]) == 0, capsys.readouterr().err
+    assert cli.main([*train, "--half", *SHORT_RUN]) == 0, capsys.readouterr().err
     assert {file.name for file in run.iterdir()} == {
         *("checkpoint_000002.pt", "checkpoint_000003.pt", "checkpoint.pt"),
         *("metrics.jsonl", "results.json", "results.png", "weights.pt"),
     }
     capsys.readouterr()
-    assert "--resume" in fails(capsys, *train, *SHORT)
-    assert cli.main([*train, "--resume", *SHORT, "SOLVER.MAX_ITER", "4"]) == 0
+    assert "--resume" in error_line(capsys, *train, *SHORT_RUN)
+    assert cli.main([*train, "--resume", *SHORT_RUN, "SOLVER.MAX_ITER", "4"]) == 0
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").open()]
     assert steps == [1, 2, 3, 4]
 
@@ -146,20 +146,20 @@ def test_training_resumes_and_its_weights_detect(capsys, tmp_path, config):
 
 
 @pytest.fixture
-def ordinary_algorithms():
+def restore_nondeterminism():
     yield
     torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.slow
-def test_same_seed_trains_to_the_same_bits(capsys, tmp_path, config, ordinary_algorithms):
+def test_same_seed_trains_to_the_same_bits(capsys, tmp_path, config, restore_nondeterminism):
     files = []
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
         run = tmp_path / name
         train = ["train", "--config", str(config), "--output", str(run), "--device", "cpu"]
         options = ["--deterministic", "--seed", seed, "SOLVER.ACCUMULATE", "2"]
-        changes = ["SOLVER.MAX_ITER", "2", "SOLVER.IMS_PER_BATCH", "2", "DATASETS.TEST", "[]"]
-        assert cli.main([*train, *options, *changes]) == 0, capsys.readouterr().err
+        overrides = ["SOLVER.MAX_ITER", "2", "SOLVER.IMS_PER_BATCH", "2", "DATASETS.TEST", "[]"]
+        assert cli.main([*train, *options, *overrides]) == 0, capsys.readouterr().err
         files.append((run / "checkpoint.pt").read_bytes())
     assert torch.are_deterministic_algorithms_enabled()
     assert files[0] == files[1] != files[2]
@@ -168,22 +168,22 @@ def test_same_seed_trains_to_the_same_bits(capsys, tmp_path, config, ordinary_al
 @pytest.mark.slow
 def test_resume_without_a_checkpoint_starts_from_step_0(capsys, tmp_path, config):
     train = ["train", "--config", str(config), "--output", str(tmp_path / "run"), "--resume"]
-    changes = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
-    assert cli.main([*train, "--device", "cpu", *changes]) == 0
+    overrides = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
+    assert cli.main([*train, "--device", "cpu", *overrides]) == 0
     assert "does not exist, training starts from step 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_masks_demo_draws_a_picture_and_rates_well(capsys, tmp_path, monkeypatch):
+def test_masks_demo_draws_an_image_and_has_high_ap(capsys, tmp_path, monkeypatch):
     from detops import demo_masks
 
     monkeypatch.setattr(demo_masks, "EVALUATED_IMAGES", 20)
-    picture = tmp_path / "shapes.png"
-    assert cli.main(["demo", "--masks", "--output", str(picture)]) == 0, capsys.readouterr().err
-    words = capsys.readouterr().out.replace("│", " ").split()
-    rated = {words[i - 1]: float(words[i + 1]) for i, w in enumerate(words) if w == "AP50"}
-    assert rated["box"] >= 0.75 and rated["mask"] >= 0.7
-    width, height = Image.open(picture).size
+    image_path = tmp_path / "shapes.png"
+    assert cli.main(["demo", "--masks", "--output", str(image_path)]) == 0, capsys.readouterr().err
+    cells = capsys.readouterr().out.replace("│", " ").split()
+    ap50 = {cells[i - 1]: float(cells[i + 1]) for i, w in enumerate(cells) if w == "AP50"}
+    assert ap50["box"] >= 0.75 and ap50["mask"] >= 0.7
+    width, height = Image.open(image_path).size
     assert width == 1200 and 800 < height < 900  # with a legend
 
 

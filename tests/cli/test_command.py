@@ -22,7 +22,7 @@ print("torch" in sys.modules, "detops" in sys.modules, status)
 """
 
 
-def entry():
+def entry_point():
     text = (ROOT / "pyproject.toml").read_text()
     return re.search(r'^detops = "(?P<module>.+):(?P<function>.+)"', text, re.M).groupdict()
 
@@ -54,7 +54,7 @@ COMMANDS += ("data", "info")
     ],
 )
 def test_help_and_usage_errors_do_not_import_torch(arguments, text, status):
-    code, out, error = python("-c", SCRIPT.format(arguments=arguments, **entry()))
+    code, out, error = python("-c", SCRIPT.format(arguments=arguments, **entry_point()))
     assert code == 0, error
     assert out.splitlines()[-1] == f"False False {status}"
     assert text in out
@@ -62,7 +62,7 @@ def test_help_and_usage_errors_do_not_import_torch(arguments, text, status):
 
 @pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"]])
 def test_help_imports_few_modules(arguments):
-    code = SCRIPT.format(arguments=arguments, **entry())
+    code = SCRIPT.format(arguments=arguments, **entry_point())
     code += "print(len(sys.modules), *sorted({name.partition('.')[0] for name in sys.modules}))"
     _, out, error = python("-c", code)
     count, *packages = out.splitlines()[-1].split()
@@ -72,17 +72,17 @@ def test_help_imports_few_modules(arguments):
 
 def test_version_option_does_not_import_torch(tmp_path):
     # The metadata of an installation.
-    facts = tmp_path / f"detops-{detops.__version__}.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text(f"Name: detops\nVersion: {detops.__version__}\n")
-    script = SCRIPT.format(arguments=["--version"], **entry())
+    metadata_folder = tmp_path / f"detops-{detops.__version__}.dist-info"
+    metadata_folder.mkdir()
+    (metadata_folder / "METADATA").write_text(f"Name: detops\nVersion: {detops.__version__}\n")
+    script = SCRIPT.format(arguments=["--version"], **entry_point())
     _, out, error = python("-c", script, folder=tmp_path)
     assert out.splitlines() == [f"detops {detops.__version__}", "False False 0"], error
 
 
 @pytest.mark.slow
 def test_installed_command_runs_the_package():
-    script = SCRIPT.format(arguments=["info"], **entry())
+    script = SCRIPT.format(arguments=["info"], **entry_point())
     _, out, error = python("-c", script + "import detops; print(detops.nms)")
     assert "instruction set" in out and "True True 0" in out, error
     status, out, error = python("-m", "detops", "--version")

@@ -21,7 +21,7 @@ from detops.visualize import PERSON_SKELETON, class_colour, draw_detections
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 
 
-def test_broken_files_do_not_end_the_run(detect, picture, tmp_path):
+def test_run_continues_after_broken_files(detect, picture, tmp_path):
     good, last, cut = picture("good.png"), picture("last.png"), picture("cut.jpg")
     cut.write_bytes(cut.read_bytes()[:200])
     missing, large = tmp_path / "none.jpg", picture("large.png", (4, 1001))
@@ -65,16 +65,16 @@ def test_images_of_one_size_are_batched_together(detect, picture, tmp_path, monk
     files = [picture(f"{i}.png", size) for i, size in enumerate([(40, 30), (30, 20)] * 3)]
     files.insert(2, tmp_path / "missing.png")
     files.insert(4, picture("large.png", (4, 1001)))
-    alone, together = tmp_path / "alone.json", tmp_path / "together.json"
-    _, expected, problems = detect(*files, "--json", alone)
+    unbatched, batched = tmp_path / "alone.json", tmp_path / "together.json"
+    _, expected, problems = detect(*files, "--json", unbatched)
     sizes, forward = [], Finds.forward
     monkeypatch.setattr(
         Finds, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images)
     )
-    status, lines, errors = detect(*files, "--json", together, "--batch", batch)
+    status, lines, errors = detect(*files, "--json", batched, "--batch", batch)
     assert status == 1 and without_times(lines) == without_times(expected)
     assert sorted(without_times(errors)) == sorted(without_times(problems))
-    assert together.read_text() == alone.read_text()
+    assert batched.read_text() == unbatched.read_text()
     assert max(sizes) == {2: 1, 4: 2, 100: 3}[batch]
 
 
@@ -94,21 +94,21 @@ def test_debug_shows_why_an_image_failed(detect, picture):
 
 def test_json_is_written_when_a_run_is_interrupted(detect, picture, tmp_path, monkeypatch):
     images, found = [picture(f"{i}.png") for i in range(3)], tmp_path / "o.json"
-    whole = Detector.detect
+    original = Detector.detect
 
-    def stopped(self, pixels, threshold):
+    def interrupted_detect(self, pixels, threshold):
         if (tmp_path / "out" / "1.png").exists():
             raise KeyboardInterrupt
-        return whole(self, pixels, threshold)
+        return original(self, pixels, threshold)
 
-    monkeypatch.setattr(Detector, "detect", stopped)
+    monkeypatch.setattr(Detector, "detect", interrupted_detect)
     assert detect(*images, "--json", found)[0] == 130
     assert len(json.loads(found.read_text())) == 2
 
 
 def test_unwritable_output_is_reported(detect, picture, tmp_path):
     good, found = picture("good.png"), tmp_path / "o.json"
-    for arguments, place, problem in (
+    for arguments, output, problem in (
         (["--json", "/dev/full"], "/dev/full", "No space left on device"),
         (["--json", tmp_path], tmp_path, "expected a file, got a folder"),
         (["--json", good / "o.json"], good / "o.json", ""),
@@ -117,7 +117,7 @@ def test_unwritable_output_is_reported(detect, picture, tmp_path):
     ):
         status, _, errors = detect(good, *arguments)
         assert status == 2
-        assert errors[-1].startswith(f"detops: error: {place}: "), errors
+        assert errors[-1].startswith(f"detops: error: {output}: "), errors
         assert problem in errors[-1] and sum("error" in line for line in errors) == 1
     (tmp_path / "out" / "full.png").symlink_to("/dev/full")
     status, _, errors = detect(good, picture("full.png"), good, "--json", found)
@@ -132,11 +132,11 @@ def test_images_with_the_same_name_get_separate_outputs(detect, picture, tmp_pat
     before = images[-1].read_bytes()
     found = tmp_path / "o.json"
     assert detect(*images, "--json", found)[0] == 0
-    pictures = [entry["picture"] for entry in json.loads(found.read_text())]
+    outputs = [entry["picture"] for entry in json.loads(found.read_text())]
     # Names are distinct even without case, and input images are never overwritten.
     expected = ["x_2", "x", "x_3", "x_4", "X_5", "y_2"]
-    assert pictures == [str(tmp_path / "out" / f"{name}.png") for name in expected]
-    assert all(Image.open(name).size == (2 * WIDTH, 2 * HEIGHT) for name in pictures)
+    assert outputs == [str(tmp_path / "out" / f"{name}.png") for name in expected]
+    assert all(Image.open(name).size == (2 * WIDTH, 2 * HEIGHT) for name in outputs)
     assert images[-1].read_bytes() == before
 
 
@@ -168,56 +168,58 @@ def test_json_entry_has_box_mask_and_keypoints(detect, picture, tmp_path):
 
 
 def test_box_detector_writes_only_boxes(detect, picture, tmp_path, monkeypatch):
-    plain = Detector(Finds(()), ["cat"], device="cpu")
-    monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: plain)
+    detector = Detector(Finds(()), ["cat"], device="cpu")
+    monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: detector)
     found = tmp_path / "o.json"
     assert detect(picture("a.png"), "--json", found)[0] == 0
     (entry,) = json.loads(found.read_text())
     assert entry["detections"][0].keys() == {"box", "name", "label", "score"}
 
 
-def drawn(**options):
+def draw_and_probe(**options):
     image = torch.zeros(3, 300, 300, dtype=torch.uint8)
     boxes = torch.tensor([[10.0, 10, 290, 290]])
-    picture = draw_detections(image, boxes, **options)
-    pixels = torch.from_numpy(np.array(picture)).sum(2)  # twice as large as the image
+    drawing = draw_detections(image, boxes, **options)
+    pixels = torch.from_numpy(np.array(drawing)).sum(2)  # twice as large as the image
     return lambda x, y: bool((pixels[2 * y - 2 : 2 * y + 3, 2 * x - 2 : 2 * x + 3] > 150).any())
 
 
 def test_person_keypoints_are_drawn_with_their_skeleton():
     # On a circle, only its own line passes through the midpoint of two neighbours.
-    turn = torch.arange(17) * 2 * torch.pi / 17
-    points = torch.stack([150 + 110 * turn.cos(), 150 + 110 * turn.sin(), torch.ones(17)], 1)[None]
-    lit, plain = drawn(keypoints=points), drawn()
-    assert all(lit(round(x), round(y)) for x, y, _ in points[0].tolist())
-    assert not any(plain(round(x), round(y)) for x, y, _ in points[0].tolist())
+    angles = torch.arange(17) * 2 * torch.pi / 17
+    points = torch.stack([150 + 110 * angles.cos(), 150 + 110 * angles.sin(), torch.ones(17)], 1)[
+        None
+    ]
+    is_drawn, is_drawn_without = draw_and_probe(keypoints=points), draw_and_probe()
+    assert all(is_drawn(round(x), round(y)) for x, y, _ in points[0].tolist())
+    assert not any(is_drawn_without(round(x), round(y)) for x, y, _ in points[0].tolist())
 
-    def middle(first, second):
+    def midpoint(first, second):
         x, y = (points[0, first, :2] + points[0, second, :2]).div(2).tolist()
         return round(x), round(y)
 
-    assert all(lit(*middle(first, second)) for first, second in PERSON_SKELETON)
-    assert not lit(*middle(9, 10)) and not lit(*middle(16, 0))
+    assert all(is_drawn(*midpoint(first, second)) for first, second in PERSON_SKELETON)
+    assert not is_drawn(*midpoint(9, 10)) and not is_drawn(*midpoint(16, 0))
     points[0, 2, 2] = 0
-    hidden = drawn(keypoints=points)
-    assert not hidden(*map(round, points[0, 2, :2].tolist()))
-    assert not hidden(*middle(1, 2)) and hidden(*middle(0, 1))
+    is_drawn_if_hidden = draw_and_probe(keypoints=points)
+    assert not is_drawn_if_hidden(*map(round, points[0, 2, :2].tolist()))
+    assert not is_drawn_if_hidden(*midpoint(1, 2)) and is_drawn_if_hidden(*midpoint(0, 1))
 
 
 def test_other_keypoints_are_joined_by_the_given_skeleton():
     points = torch.tensor([[[40.0, 40, 1], [240, 40, 2], [40, 240, 1]]])
-    lit = drawn(keypoints=points)
-    assert lit(40, 40) and lit(240, 40) and not lit(140, 40)
-    joined = drawn(keypoints=points, skeleton=[(0, 1)])
-    assert joined(140, 40) and not joined(40, 140)
-    assert not drawn(keypoints=torch.zeros(1, 0, 3))(40, 40)
+    is_drawn = draw_and_probe(keypoints=points)
+    assert is_drawn(40, 40) and is_drawn(240, 40) and not is_drawn(140, 40)
+    is_connected = draw_and_probe(keypoints=points, skeleton=[(0, 1)])
+    assert is_connected(140, 40) and not is_connected(40, 140)
+    assert not draw_and_probe(keypoints=torch.zeros(1, 0, 3))(40, 40)
 
 
 def test_invalid_keypoints_raise():
     with pytest.raises(ValueError, match=r"keypoints of shape \[1, k, 3\], got \[2, 17, 3\]"):
-        drawn(keypoints=torch.zeros(2, 17, 3))
+        draw_and_probe(keypoints=torch.zeros(2, 17, 3))
     with pytest.raises(ValueError, match="finite keypoints"):
-        drawn(keypoints=torch.full((1, 17, 3), torch.nan))
+        draw_and_probe(keypoints=torch.full((1, 17, 3), torch.nan))
 
 
 def test_line_width_is_applied():
@@ -226,9 +228,9 @@ def test_line_width_is_applied():
             torch.zeros(3, 100, 100, dtype=torch.uint8),
             torch.tensor([[20.0, 20, 80, 80]]),
         )
-        picture = draw_detections(image, boxes, enlarge=False, **options)
-        assert picture.size == (100, 100)
-        return sum(sum(picture.getpixel((x, 50))) > 100 for x in range(10, 40))
+        drawing = draw_detections(image, boxes, enlarge=False, **options)
+        assert drawing.size == (100, 100)
+        return sum(sum(drawing.getpixel((x, 50))) > 100 for x in range(10, 40))
 
     assert [width(line_width=pixels) for pixels in (1, 4, 10)] == [1, 4, 10]
     assert 1 < width() < 4
@@ -236,15 +238,15 @@ def test_line_width_is_applied():
 
 def test_tags_can_be_disabled():
     scores, names = torch.tensor([0.5]), ["cat"]
-    tagged, bare, plain = (
-        drawn_pixels(scores=scores, names=names, tags=True),
-        drawn_pixels(scores=scores, names=names, tags=False),
-        drawn_pixels(),
+    with_tags, without_tags, box_only = (
+        draw_pixels(scores=scores, names=names, tags=True),
+        draw_pixels(scores=scores, names=names, tags=False),
+        draw_pixels(),
     )
-    assert not torch.equal(tagged, plain) and torch.equal(bare, plain)
+    assert not torch.equal(with_tags, box_only) and torch.equal(without_tags, box_only)
 
 
-def drawn_pixels(**options):
+def draw_pixels(**options):
     image, boxes = torch.zeros(3, 100, 100, dtype=torch.uint8), torch.tensor([[20.0, 40, 80, 80]])
     return torch.from_numpy(np.array(draw_detections(image, boxes, **options)))
 

@@ -20,7 +20,7 @@ from detops.engine.formats import coco_image_ids, write_crops, write_json, write
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 
 
-class Two(Finds):
+class FindsCatAndDog(Finds):
     """Finds a cat and a dog in every image."""
 
     def found(self, image):
@@ -32,12 +32,12 @@ class Two(Finds):
 
 
 @pytest.fixture
-def two(monkeypatch):
-    detector = Detector(Two(), ["cat", "dog"], device="cpu")
+def cat_and_dog_detector(monkeypatch):
+    detector = Detector(FindsCatAndDog(), ["cat", "dog"], device="cpu")
     monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: detector)
 
 
-def test_all_output_formats_agree(detect, picture, tmp_path, two):
+def test_all_output_formats_agree(detect, picture, tmp_path, cat_and_dog_detector):
     images = [picture("a.png"), picture("b.png")]
     options = ["--json", "o.json", "--csv", "t/o.csv", "--coco", "c.json"]
     files = [tmp_path / value if i % 2 else value for i, value in enumerate(options)]
@@ -58,7 +58,7 @@ def test_all_output_formats_agree(detect, picture, tmp_path, two):
     assert all(row["frame"] == "" for row in rows)
 
     yolo = (tmp_path / "yolo" / "b.txt").read_text().splitlines()
-    numbers = [[float(word) for word in line.split()] for line in yolo]
+    numbers = [[float(number) for number in line.split()] for line in yolo]
     assert numbers[0] == pytest.approx([0, 7 / 40, 6 / 30, 10 / 40, 6 / 30, 0.75], abs=1e-6)
     assert numbers[1] == pytest.approx([1, 30 / 40, 20 / 30, 20 / 40, 20 / 30, 0.5], abs=1e-6)
 
@@ -96,13 +96,13 @@ def test_image_ids_come_from_file_names_or_their_order():
     assert coco_image_ids([]) == {}
 
 
-def test_outputs_without_detections_are_empty(detect, picture, tmp_path, two):
+def test_outputs_without_detections_are_empty(detect, picture, tmp_path, cat_and_dog_detector):
     files = [tmp_path / name for name in ("o.json", "o.csv", "c.json")]
     options = [*zip(("--json", "--csv", "--coco"), files, strict=True)]
-    flat = [each for option in options for each in option]
+    arguments = [each for option in options for each in option]
     yolo = tmp_path / "yolo"
     status, lines, errors = detect(
-        picture("a.png"), "--score-threshold", "0.9", *flat, "--yolo", yolo
+        picture("a.png"), "--score-threshold", "0.9", *arguments, "--yolo", yolo
     )
     assert status == 0 and "0 found" in lines[0] and errors[-1] == "found: nothing"
     assert json.loads(files[0].read_text())[0]["detections"] == []
@@ -110,7 +110,7 @@ def test_outputs_without_detections_are_empty(detect, picture, tmp_path, two):
     assert (yolo / "a.txt").read_text() == ""
 
 
-def test_classes_option_keeps_only_its_classes(detect, picture, tmp_path, two):
+def test_classes_option_keeps_only_its_classes(detect, picture, tmp_path, cat_and_dog_detector):
     file = tmp_path / "o.json"
     for batch in ("1", "2"):
         images = picture("a.png"), picture("b.png")

@@ -20,7 +20,7 @@ from detops.engine.journal import MERGED, PART_NAME, SETTINGS, Journal
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 # The command with a slow detector, whose boxes depend on the brightness of an image.
-SLOW = """
+SLOW_DETECT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from detect_command import Finds
@@ -74,31 +74,35 @@ def test_resume_repairs_a_torn_line(tmp_path_factory, cut, parts):
     folder = tmp_path_factory.mktemp("torn")
     Journal(folder).begin({}, resume=False)
     lines = [line(f"picture {i} \N{EVERGREEN TREE}") for i in range(6)]
-    for part in range(parts):
+    for number in range(parts):
         journal = Journal(folder)
-        journal.append(lines[part::parts], process=part)
+        journal.append(lines[number::parts], process=number)
         journal.close()
     torn = folder / PART_NAME.format(0)
     content = torn.read_bytes()
     os.truncate(torn, max(0, len(content) - cut))
-    lost = content.count(b"\n") - torn.read_bytes().count(b"\n")
-    again = Journal(folder)
-    done = again.begin({}, resume=True)
-    assert len(done) == len(lines) - lost
-    again.append([each for each in lines if each["image"] not in done])
-    again.close()
-    again.finish([each["image"] for each in lines])
+    lost_lines = content.count(b"\n") - torn.read_bytes().count(b"\n")
+    resumed = Journal(folder)
+    done = resumed.begin({}, resume=True)
+    assert len(done) == len(lines) - lost_lines
+    resumed.append([each for each in lines if each["image"] not in done])
+    resumed.close()
+    resumed.finish([each["image"] for each in lines])
     assert [json.loads(each) for each in (folder / MERGED).open()] == lines
 
 
 def test_resume_restarts_an_unfinished_video(tmp_path):
     journal = Journal(tmp_path)
     journal.begin({}, resume=False)
-    whole = [line("a.mp4", frame=0), line("a.mp4", frame=1), {"image": "a.mp4", "frames": 2}]
-    journal.append([*whole, line("b.mp4", frame=0), line("b.mp4", frame=1), line("c")])
+    finished_video = [
+        line("a.mp4", frame=0),
+        line("a.mp4", frame=1),
+        {"image": "a.mp4", "frames": 2},
+    ]
+    journal.append([*finished_video, line("b.mp4", frame=0), line("b.mp4", frame=1), line("c")])
     journal.close()
     assert journal.begin({}, resume=True) == {"a.mp4": None, "c": None}
-    assert list(journal.entries(["c", "a.mp4"])) == [line("c"), *whole]
+    assert list(journal.entries(["c", "a.mp4"])) == [line("c"), *finished_video]
 
 
 def test_incompatible_or_damaged_runs_cannot_be_resumed(tmp_path):
@@ -110,8 +114,8 @@ def test_incompatible_or_damaged_runs_cannot_be_resumed(tmp_path):
         Journal(tmp_path).begin({"weights": "a.pt"}, resume=False)
     with pytest.raises(OutputError, match="the results so far have another weights"):
         Journal(tmp_path).begin({"weights": "b.pt"}, resume=True)
-    unknown = [line("c") | {"image": [1]}, line("c") | {"detections": [{"box": [1, 2, 3, 4]}]}]
-    for damage in ("{}\n", "[]\n", "\0\n", "3\n", *(json.dumps(x) + "\n" for x in unknown)):
+    malformed = [line("c") | {"image": [1]}, line("c") | {"detections": [{"box": [1, 2, 3, 4]}]}]
+    for damage in ("{}\n", "[]\n", "\0\n", "3\n", *(json.dumps(x) + "\n" for x in malformed)):
         (tmp_path / PART_NAME.format(1)).write_text(damage + json.dumps(line("b")) + "\n")
         with pytest.raises(OutputError, match=r"part1\.jsonl: line 1 is damaged"):
             Journal(tmp_path).begin({"weights": "a.pt"}, resume=True)
@@ -147,14 +151,16 @@ def test_resume_processes_only_new_and_failed_images(detect, picture, tmp_path, 
     cut = tmp_path / "cut.png"
     cut.write_bytes(b"nothing")
     assert detect(second, cut)[0] == 1
-    seen, forward = [], Finds.forward
+    batch_sizes, forward = [], Finds.forward
     monkeypatch.setattr(
-        Finds, "forward", lambda self, images: seen.append(len(images)) or forward(self, images)
+        Finds,
+        "forward",
+        lambda self, images: batch_sizes.append(len(images)) or forward(self, images),
     )
     found = tmp_path / "o.json"
     status, lines, errors = detect(first, second, cut, "--json", found, "--resume")
     # Failed images are tried again.
-    assert (status, seen, len(lines)) == (1, [1], 1) and lines[0].startswith(str(first))
+    assert (status, batch_sizes, len(lines)) == (1, [1], 1) and lines[0].startswith(str(first))
     assert "1 were already done" in errors
     assert [each["image"] for each in json.loads(found.read_text())] == [str(first), str(second)]
     status, _, errors = detect(first, "--resume", "--score-threshold", "0.1")
@@ -163,15 +169,15 @@ def test_resume_processes_only_new_and_failed_images(detect, picture, tmp_path, 
     assert (tmp_path / "out" / MERGED).read_text().count("\n") == 1
 
 
-def test_resume_keeps_the_paths_of_drawn_pictures(detect, picture, tmp_path):
+def test_resume_keeps_the_paths_of_drawn_images(detect, picture, tmp_path):
     first, second = picture("a/x.png", (20, 20)), picture("b/x.png")
     assert detect(second)[0] == 0
     drawn, found = tmp_path / "out" / "x.png", tmp_path / "o.json"
     before = drawn.read_bytes()
     assert detect(first, second, "--json", found, "--resume")[0] == 0
-    pictures = [each["picture"] for each in json.loads(found.read_text())]
-    assert pictures == [str(drawn.with_name("x_2.png")), str(drawn)]
-    assert drawn.read_bytes() == before and Image.open(pictures[0]).size == (40, 40)
+    paths = [each["picture"] for each in json.loads(found.read_text())]
+    assert paths == [str(drawn.with_name("x_2.png")), str(drawn)]
+    assert drawn.read_bytes() == before and Image.open(paths[0]).size == (40, 40)
     # The path stays reserved even if its own image is not among the inputs.
     third = picture("c/x.png", (30, 30))
     assert detect(third, "--resume")[0] == 0
@@ -188,7 +194,7 @@ def photographs(tmp_path_factory):
 
 def start(output, photographs, *options, processes=1, seconds=0.0):
     script = output.parent / "slow.py"
-    script.write_text(SLOW.format(tests=str(SUPPORT), seconds=seconds))
+    script.write_text(SLOW_DETECT.format(tests=str(SUPPORT), seconds=seconds))
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
@@ -230,9 +236,9 @@ def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterru
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = part.read_bytes().count(b"\n")
-    pictures = len(list(output.glob("*.png")))
-    # A picture may be drawn but not recorded yet; at most one batch is lost.
-    assert 5 <= kept < 24 and kept <= pictures <= kept + 2
+    image_count = len(list(output.glob("*.png")))
+    # An image may be drawn but not recorded yet; at most one batch is lost.
+    assert 5 <= kept < 24 and kept <= image_count <= kept + 2
     process = start(output, photographs, "--resume", processes=processes)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -241,7 +247,7 @@ def test_killed_run_resumes_to_the_same_results(tmp_path, photographs, uninterru
 
 
 @pytest.mark.exhaustive
-def test_processes_share_the_images(tmp_path, photographs, uninterrupted):
+def test_two_processes_give_the_results_of_one(tmp_path, photographs, uninterrupted):
     output = tmp_path / "out"
     process = start(output, photographs, "--batch", "3", processes=2, seconds=0.05)
     _, errors = process.communicate()
@@ -253,10 +259,10 @@ def test_processes_share_the_images(tmp_path, photographs, uninterrupted):
 
 @pytest.mark.exhaustive
 def test_parallel_run_reports_one_broken_image(tmp_path, photographs):
-    bad = tmp_path / "bad.png"
-    bad.write_bytes(b"nothing")
+    broken = tmp_path / "bad.png"
+    broken.write_bytes(b"nothing")
     output = tmp_path / "out"
-    process = start(output, photographs, bad, processes=2)
+    process = start(output, photographs, broken, processes=2)
     _, errors = process.communicate()
     assert process.returncode == 1
     assert "error: 1 of 25 images failed" in errors

@@ -88,8 +88,8 @@ def test_unreadable_list_is_reported(folder, tmp_path):
 
 
 def test_file_name_that_looks_like_a_pattern_is_found(picture):
-    odd = picture("photo[1].png")
-    assert names(odd) == ([str(odd)], [])
+    path = picture("photo[1].png")
+    assert names(path) == ([str(path)], [])
 
 
 def test_list_of_paths_is_read_from_file_or_stdin(folder, tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_too_large_image_on_standard_input_raises():
         source.read()
 
 
-def test_inputs_without_images_do_not_end_the_run(detect, folder, tmp_path):
+def test_run_continues_after_inputs_without_images(detect, folder, tmp_path):
     status, lines, errors = detect(folder / "empty", folder / "b.png", tmp_path / "*.bmp")
     assert status == 1 and len(lines) == 1
     assert errors[-1] == "detops: error: 2 of 3 images failed"

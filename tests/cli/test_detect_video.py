@@ -112,25 +112,27 @@ def test_detections_in_frames_are_written_and_drawn(detect, clip, picture, tmp_p
     assert json.loads(found.read_text()) == entries
 
 
-def test_damaged_videos_do_not_end_the_run(detect, clip, picture, tmp_path):
-    nothing, cut, silent = (tmp_path / name for name in ("no.mp4", "cut.mp4", "silent.mkv"))
-    nothing.write_bytes(b"nothing")
+def test_run_continues_after_damaged_videos(detect, clip, picture, tmp_path):
+    not_a_video, cut, audio_only = (tmp_path / name for name in ("no.mp4", "cut.mp4", "silent.mkv"))
+    not_a_video.write_bytes(b"nothing")
     cut.write_bytes(clip.read_bytes()[: clip.stat().st_size // 2])
-    with av.open(str(silent), "w") as container:
+    with av.open(str(audio_only), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=8000)
-        sound = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
-        sound.sample_rate = 8000
-        container.mux(stream.encode(sound))
+        audio = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
+        audio.sample_rate = 8000
+        container.mux(stream.encode(audio))
     missing = tmp_path / "missing.mp4"
-    status, lines, errors = detect(nothing, cut, silent, missing, "/dev/video99", picture("a.png"))
+    status, lines, errors = detect(
+        not_a_video, cut, audio_only, missing, "/dev/video99", picture("a.png")
+    )
     assert status == 1 and len(lines) == 1
-    told = [error for error in errors if error.startswith("detops: error: ")]
-    assert [error.split(": ")[2] for error in told[:5]] == [
-        *map(str, (nothing, cut, silent, missing)),
+    reported = [error for error in errors if error.startswith("detops: error: ")]
+    assert [error.split(": ")[2] for error in reported[:5]] == [
+        *map(str, (not_a_video, cut, audio_only, missing)),
         "/dev/video99",
     ]
-    assert "contains no video" in told[2] and "No such file" in told[3]
-    assert "No such file" in told[4] and told[5].endswith("5 of 6 images failed")
+    assert "contains no video" in reported[2] and "No such file" in reported[3]
+    assert "No such file" in reported[4] and reported[5].endswith("5 of 6 images failed")
 
 
 def test_unwritable_video_raises(detect, clip, tmp_path):
@@ -154,7 +156,7 @@ def test_missing_pyav_is_reported_with_install_command(detect, clip, picture, mo
         pass
 
 
-class Quiet(SimpleHTTPRequestHandler):
+class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
@@ -162,7 +164,7 @@ class Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture
 def address(clip):
     """Serves the video; yields the address of the server."""
-    handler = partial(Quiet, directory=str(clip.parent))
+    handler = partial(QuietHandler, directory=str(clip.parent))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -170,15 +172,15 @@ def address(clip):
 
 
 def test_ctrl_c_ends_the_stream_but_not_the_run(detect, address, picture, tmp_path, monkeypatch):
-    whole, calls = Detector.detect, []
+    original, calls = Detector.detect, []
 
-    def stopped(self, pixels, threshold):
+    def interrupted_detect(self, pixels, threshold):
         calls.append(pixels)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return whole(self, pixels, threshold)
+        return original(self, pixels, threshold)
 
-    monkeypatch.setattr(Detector, "detect", stopped)
+    monkeypatch.setattr(Detector, "detect", interrupted_detect)
     found = tmp_path / "o.json"
     stream = f"{address}/clip.mp4"
     status, lines, errors = detect(stream, picture("a.png"), "--json", found)

@@ -17,9 +17,9 @@ from detops.engine.checkpoint import save_checkpoint
 @pytest.mark.parametrize("fault", ["detect: kill -9", "serve: clients leave"])
 def test_commands_survive_a_fault(fault):
     command = [sys.executable, "-m", "faults", "--times", "1", "--jobs", "1", "--only", fault]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(f"{fault}: 0 of 1 wrong")
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith(f"{fault}: 0 of 1 wrong")
 
 
 def test_other_weights_missing_lines_and_leftovers_are_faults(tmp_path):
@@ -33,65 +33,67 @@ def test_other_weights_missing_lines_and_leftovers_are_faults(tmp_path):
         return folder
 
     all_steps = range(1, training.STEPS + 1)
-    whole = run("whole", 1.0, all_steps)
+    expected = run("whole", 1.0, all_steps)
     same = run("same", 1.0, all_steps)
-    training.require_same(same, whole)
+    training.require_same(same, expected)
     with pytest.raises(process.Fault, match="other weights"):
-        training.require_same(run("other", 2.0, all_steps), whole)
+        training.require_same(run("other", 2.0, all_steps), expected)
     with pytest.raises(process.Fault, match="lines of the steps"):
-        training.require_same(run("short", 1.0, all_steps[1:]), whole)
+        training.require_same(run("short", 1.0, all_steps[1:]), expected)
     (same / "checkpoint.pt.tmp").touch()
     with pytest.raises(process.Fault, match="left behind"):
-        training.require_same(same, whole)
+        training.require_same(same, expected)
 
 
-class Quick(process.Command):
+class FunctionCommand(process.Command):
     def __init__(self, log, work):
         super().__init__(log)
         self.work = work
 
 
 def test_command_must_report_its_error_without_a_traceback(tmp_path):
-    def ended(work):
-        command = Quick(tmp_path / "log", work)
+    def run_to_end(work):
+        command = FunctionCommand(tmp_path / "log", work)
         command.log.unlink(missing_ok=True)
         command.start()
         return command, command.end()
 
-    command, status = ended(lambda: print("detops: error: the disk is full") or 2)
+    command, status = run_to_end(lambda: print("detops: error: the disk is full") or 2)
     assert status == 2
     command.told("disk")
     with pytest.raises(process.Fault, match="not told: memory"):
         command.told("memory")
-    command, status = ended(lambda: print("detops: memory") or 1 / 0)
+    command, status = run_to_end(lambda: print("detops: memory") or 1 / 0)
     assert status == 99
     with pytest.raises(process.Fault, match="a traceback"):
         command.told("memory")
 
 
 def test_hits_and_misses_of_a_fault_are_distinguished(tmp_path):
-    command = Quick(tmp_path / "log", lambda: time.sleep(100))
+    command = FunctionCommand(tmp_path / "log", lambda: time.sleep(100))
     command.start()
     assert command.signalled(signal.SIGKILL)
-    command = Quick(tmp_path / "log", lambda: 0)
+    command = FunctionCommand(tmp_path / "log", lambda: 0)
     command.start()
     command.end()
     assert not command.fails("disk")
-    command = Quick(tmp_path / "log", lambda: print("detops: error: the disk is full") or 2)
+    command = FunctionCommand(
+        tmp_path / "log", lambda: print("detops: error: the disk is full") or 2
+    )
     command.start()
     assert command.fails("disk")
 
 
 def test_jumping_clock_moves_forward_or_both_ways():
-    asked = [0, 0]
-    forward = training.jumping(lambda: 1.0, 0.0, asked, 0)
-    both = training.jumping(lambda: 1.0, -training.YEARS, asked, 1)
+    calls = [0, 0]
+    forward = training.jumping(lambda: 1.0, 0.0, calls, 0)
+    both = training.jumping(lambda: 1.0, -training.YEARS, calls, 1)
     found = [[clock() for _ in range(100)] for clock in (forward, both)]
     assert found[0] == sorted(found[0]) and found[0][-1] > training.YEARS
-    assert found[1] != sorted(found[1]) and asked == [100, 100]
+    assert found[1] != sorted(found[1]) and calls == [100, 100]
 
 
-def test_damaged_lines_are_no_steps():
+def test_damaged_lines_are_not_counted_as_steps():
     assert training.steps_of(b'{"step": 1}\n{"step"\n\xff\n3\n{"step": 4}\n') == [1, 4]
 
 

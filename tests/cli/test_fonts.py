@@ -13,14 +13,14 @@ NO_CHARACTER = "\U0010ffff"
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch):
+def reset_reported_characters(monkeypatch):
     monkeypatch.setattr(fonts, "_reported", set())
     fonts.font_file.cache_clear()
     yield
     fonts.font_file.cache_clear()
 
 
-def covered(file, text):
+def has_glyphs(file, text):
     """Returns whether each character has a glyph other than the one for missing characters."""
     font = fonts.ImageFont.truetype(file, 20)
     return all(bytes(font.getmask(c)) != bytes(font.getmask(NO_CHARACTER)) for c in text)
@@ -35,11 +35,13 @@ def test_system_font_covers_the_characters(text, capsys):
     if file is None:
         assert "no font on this system has them" in capsys.readouterr().err
         pytest.skip(f"no font on this system has {characters}")
-    assert covered(file, text + "0123456789.")
+    assert has_glyphs(file, text + "0123456789.")
     boxes = torch.tensor([[5.0, 40, 90, 90]])
     image = torch.zeros(3, 100, 100, dtype=torch.uint8)
-    none = "".join(c if c.isascii() else NO_CHARACTER for c in text)
-    drawn, boxed = (np.array(draw_detections(image, boxes, names=[name])) for name in (text, none))
+    missing = "".join(c if c.isascii() else NO_CHARACTER for c in text)
+    drawn, boxed = (
+        np.array(draw_detections(image, boxes, names=[name])) for name in (text, missing)
+    )
     assert (drawn != boxed).any()
 
 
@@ -60,8 +62,8 @@ def test_undrawable_characters_are_reported_once(monkeypatch, capsys):
         pytest.skip("a font on this system has every script")
     for text in (f"{first} 0.5", f"{second} 0.25", f"{first} 0.75"):
         fonts.font_for(text, 12)
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and told[0].startswith(f"detops: cannot draw {first}: ")
+    reports = capsys.readouterr().err.splitlines()
+    assert len(reports) == 1 and reports[0].startswith(f"detops: cannot draw {first}: ")
     monkeypatch.setenv("PATH", "/nowhere")
     fonts.font_for("\U0001b172", 12)
     assert "fontconfig is needed" in capsys.readouterr().err

@@ -46,10 +46,10 @@ def test_arguments_match_the_mmcv_bindings():
     if not source.exists():
         pytest.skip("this mmcv has no sources with it")
     text = source.read_text().split("PYBIND11_MODULE")[1]
-    seen = set()
-    for part in text.split("m.def(")[1:]:
-        name = part.split('"')[1]
-        arguments = [a.split('"')[1] for a in part.split("py::arg(")[1:]]
+    checked = set()
+    for binding in text.split("m.def(")[1:]:
+        name = binding.split('"')[1]
+        arguments = [a.split('"')[1] for a in binding.split("py::arg(")[1:]]
         if name not in FUNCTIONS or name == "roi_align_rotated_backward":
             continue  # the bindings name three of its arguments in another order
         function = FUNCTIONS[name]
@@ -58,14 +58,14 @@ def test_arguments_match_the_mmcv_bindings():
         else:
             ours = list(inspect.signature(function).parameters)
         assert ours == arguments, name
-        seen.add(name)
-    assert seen == FUNCTIONS.keys() - {"roi_align_rotated_backward"}
+        checked.add(name)
+    assert checked == FUNCTIONS.keys() - {"roi_align_rotated_backward"}
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("whole", [False, True])
-def test_nms_matches_the_reference(offset, whole):
-    boxes, scores = random_boxes(120, whole=whole), torch.rand(120)
+@pytest.mark.parametrize("integral", [False, True])
+def test_nms_matches_the_reference(offset, integral):
+    boxes, scores = random_boxes(120, integral=integral), torch.rand(120)
     scores[10:20] = scores[0]
     for threshold in (0.0, 0.3, 0.5, 1.0):
         dets, keep = ops.nms(boxes, scores, threshold, offset=offset)
@@ -91,9 +91,9 @@ def test_nms_accepts_numpy_limits_and_empty_input():
     assert dets.shape == (0, 5) and keep.shape == (0,) and keep.dtype == torch.int64
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_nms_match_gives_the_reference_groups(whole):
-    dets = torch.cat([random_boxes(90, whole=whole), torch.rand(90, 1)], 1)
+@pytest.mark.parametrize("integral", [False, True])
+def test_nms_match_gives_the_reference_groups(integral):
+    dets = torch.cat([random_boxes(90, integral=integral), torch.rand(90, 1)], 1)
     dets[5:15, 4] = dets[0, 4]
     for threshold in (0.0, 0.2, 0.5, 1.0):
         expected = reference.nms_match(dets, threshold)
@@ -111,16 +111,16 @@ def test_batched_nms_matches_torchvision():
     dets, keep = ops.batched_nms(boxes, scores, labels, dict(type="nms", iou_threshold=0.5))
     assert torch.equal(keep, torchvision.ops.batched_nms(boxes, scores, labels, 0.5))
     for kind in ("soft_nms", "nms_rotated"):
-        given = boxes if kind == "soft_nms" else torch.cat([boxes, torch.rand(90, 1)], 1)
+        inputs = boxes if kind == "soft_nms" else torch.cat([boxes, torch.rand(90, 1)], 1)
         config = dict(type=kind, iou_threshold=0.5)
-        assert len(ops.batched_nms(given, scores, labels, config)[1]) > 3
+        assert len(ops.batched_nms(inputs, scores, labels, config)[1]) > 3
 
 
 @pytest.mark.parametrize("method", ["naive", "linear", "gaussian"])
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("ties", [False, True])
 def test_soft_nms_matches_the_reference(method, offset, ties):
-    boxes, scores = random_boxes(70, whole=ties), torch.rand(70)
+    boxes, scores = random_boxes(70, integral=ties), torch.rand(70)
     if ties:
         scores = (scores * 5).round() / 5
     for threshold, min_score in ((0.3, 1e-3), (0.5, 0.3)):
@@ -174,10 +174,10 @@ def test_convex_iou_and_giou_match_the_reference():
     giou, gradient = ops.convex_giou(sets, quads)
     close(giou, reference_polygons.convex_giou(sets, quads))
     assert gradient.shape == (30, 18)
-    wide, step = sets.double(), 1e-5
+    sets64, step = sets.double(), 1e-5
     for i in range(18):
-        aside = torch.zeros(18, dtype=torch.double).index_fill(0, torch.tensor([i]), step)
-        values = [reference_polygons.convex_giou(wide + x, quads) for x in (aside, -aside)]
+        shift = torch.zeros(18, dtype=torch.double).index_fill(0, torch.tensor([i]), step)
+        values = [reference_polygons.convex_giou(sets64 + x, quads) for x in (shift, -shift)]
         close(gradient[:, i], (values[0] - values[1]) / (2 * step), 1e-4)
 
 
@@ -193,25 +193,29 @@ def test_box_iou_quadri_matches_the_reference(mode):
 
 
 def test_nms_quadri_suppresses_at_the_threshold_across_labels():
-    whole = torch.tensor([0.0, 0, 10, 0, 10, 10, 0, 10])
-    half = torch.tensor([0.0, 0, 10, 0, 10, 5, 0, 5])
-    boxes = torch.stack([whole, half, whole + 50])
+    full = torch.tensor([0.0, 0, 10, 0, 10, 10, 0, 10])
+    lower_half = torch.tensor([0.0, 0, 10, 0, 10, 5, 0, 5])
+    boxes = torch.stack([full, lower_half, full + 50])
     scores, labels = torch.tensor([0.5, 0.9, 0.7]), torch.tensor([0, 1, 2])
     dets, keep = ops.nms_quadri(boxes, scores, 0.5)  # an IoU of 0.5
     assert keep.tolist() == [1, 2] and dets.shape == (2, 9)
     assert ops.nms_quadri(boxes, scores, 0.5000001)[1].tolist() == [1, 2, 0]
     assert ops.nms_quadri(boxes, scores, 0.5, labels)[1].tolist() == [1, 2]
-    nothing, none = ops.nms_quadri(boxes[:0], scores[:0], 0.5)
-    assert nothing.shape == (0, 8) and none is None
+    no_dets, no_keep = ops.nms_quadri(boxes[:0], scores[:0], 0.5)
+    assert no_dets.shape == (0, 8) and no_keep is None
 
 
 def test_min_area_polygons_gives_the_values_of_mmcv():
     """The expected values come from the tests of mmcv."""
     grid = [1.0, 1, 2, 2, 1, 2, 2, 1, 1, 3, 3, 1, 2, 3, 3, 2, 1.5, 1.5]
-    long = [*grid[:2], 8.0, 8, *grid[4:]]
+    outlier = [*grid[:2], 8.0, 8, *grid[4:]]
     expected = [3.0, 1, 1, 1, 1, 3, 3, 3]
-    turned = [8.0, 8, 2.3243, 0.0541, 0.0541, 1.6757, 5.7297, 9.6216]
-    close(ops.min_area_polygons(torch.tensor([grid, long])), torch.tensor([expected, turned]), 1e-4)
+    rotated = [8.0, 8, 2.3243, 0.0541, 0.0541, 1.6757, 5.7297, 9.6216]
+    close(
+        ops.min_area_polygons(torch.tensor([grid, outlier])),
+        torch.tensor([expected, rotated]),
+        1e-4,
+    )
 
 
 def test_points_in_polygons_matches_the_reference():
@@ -250,23 +254,23 @@ def test_sort_vertices_orders_by_angle():
     """Angles start at the x axis, according to the comments in the kernel of mmcv."""
     vertices, mask = torch.zeros(1, 3, 24, 2), torch.zeros(1, 3, 24, dtype=torch.bool)
     angle = torch.tensor([3.0, 0.1, 6.2, 4.0, 1.5])
-    places = torch.tensor([0, 5, 8, 9, 23])
-    vertices[0, :2, places] = torch.stack([angle.cos(), angle.sin()], 1)
-    mask[0, 0, places] = True
-    mask[0, 1, places[:2]] = True
+    positions = torch.tensor([0, 5, 8, 9, 23])
+    vertices[0, :2, positions] = torch.stack([angle.cos(), angle.sin()], 1)
+    mask[0, 0, positions] = True
+    mask[0, 1, positions[:2]] = True
     found = mmcv._ext.diff_iou_rotated_sort_vertices_forward(vertices, mask, mask.sum(2).int())
     assert found.tolist() == [[[5, 23, 0, 9, 8, 5, 10, 10, 10], [8] * 9, [8] * 9]]
 
 
 def test_angle_is_in_radians_and_clockwise():
     wide = torch.tensor([[20.0, 20, 20, 4, 0]])
-    high = torch.tensor([[20.0, 20, 4, 20, torch.pi / 2]])
-    close(ops.box_iou_rotated(wide, high), torch.ones(1, 1), 1e-6)
+    tall = torch.tensor([[20.0, 20, 4, 20, torch.pi / 2]])
+    close(ops.box_iou_rotated(wide, tall), torch.ones(1, 1), 1e-6)
     # y points down, so the box turns down to the right; its corner is at (27, 27).
-    turned = torch.tensor([[20.0, 20, 20, 1, torch.pi / 4]])
+    rotated = torch.tensor([[20.0, 20, 20, 1, torch.pi / 4]])
     corner = torch.tensor([[26.0, 26, 1, 1, 0]])
-    assert ops.box_iou_rotated(turned, corner) > 0
-    assert ops.box_iou_rotated(turned, corner, clockwise=False) == 0
+    assert ops.box_iou_rotated(rotated, corner) > 0
+    assert ops.box_iou_rotated(rotated, corner, clockwise=False) == 0
 
 
 def test_nms_rotated_suppresses_at_the_threshold_across_labels():
@@ -277,8 +281,8 @@ def test_nms_rotated_suppresses_at_the_threshold_across_labels():
     assert torch.equal(dets, torch.cat([boxes, scores[:, None]], 1)[keep])
     assert ops.nms_rotated(boxes, scores, 0.5000001)[1].tolist() == [1, 2, 0]
     assert ops.nms_rotated(boxes, scores, 0.5, labels)[1].tolist() == [1, 2]
-    nothing, none = ops.nms_rotated(boxes[:0], scores[:0], 0.5)
-    assert nothing.shape == (0, 5) and none is None
+    no_dets, no_keep = ops.nms_rotated(boxes[:0], scores[:0], 0.5)
+    assert no_dets.shape == (0, 5) and no_keep is None
 
 
 @pytest.mark.parametrize("mode", ["iou", "iof"])

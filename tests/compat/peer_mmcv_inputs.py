@@ -8,11 +8,11 @@ def random(*shape, seed=0, scale=1.0):
     return torch.randn(*shape, generator=g) * scale
 
 
-def random_boxes(count, seed=0, whole=False):
+def random_boxes(count, seed=0, integral=False):
     g = torch.Generator().manual_seed(seed)
     corner = torch.rand(count, 2, generator=g) * 40
     boxes = torch.cat([corner, corner + 4 + torch.rand(count, 2, generator=g) * 20], 1)
-    return boxes.round() if whole else boxes
+    return boxes.round() if integral else boxes
 
 
 def close(ours, expected, tolerance=1e-5):

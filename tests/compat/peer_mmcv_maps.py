@@ -90,8 +90,8 @@ def test_rotated_feature_align_matches_the_reference(points):
 def test_active_rotated_filter_matches_the_reference():
     x = random(3, 2, 4, 3, 3).requires_grad_()
     g = torch.Generator().manual_seed(1)
-    places = torch.stack([torch.randperm(36, generator=g) + 1 for _ in range(8)], 1)
-    indices = places.to(torch.int32).view(4, 3, 3, 8)
+    permutations = torch.stack([torch.randperm(36, generator=g) + 1 for _ in range(8)], 1)
+    indices = permutations.to(torch.int32).view(4, 3, 3, 8)
     ours = ops.active_rotated_filter(x, indices)
     close(ours, reference.active_rotated_filter(x.detach(), indices), 0)
     ours.cos().sum().backward()
@@ -151,9 +151,9 @@ def test_deform_conv2d_matches_the_reference(modulated, images):
     x, weight = random(images, 4, 7, 8), random(6, 2, 3, 3, seed=1)
     offset, mask = random(images, 2 * 18, 4, 4, seed=2), random(images, 2 * 9, 4, 4, seed=3)
     bias = random(6, seed=4)
-    given = [x, offset, mask, weight, bias] if modulated else [x, offset, weight]
-    theirs = [t.clone().requires_grad_() for t in given]
-    ours = [t.requires_grad_() for t in given]
+    tensors = [x, offset, mask, weight, bias] if modulated else [x, offset, weight]
+    theirs = [t.clone().requires_grad_() for t in tensors]
+    ours = [t.requires_grad_() for t in tensors]
     window = ((2, 2), (1, 1), (1, 1))
     function = ops.modulated_deform_conv2d if modulated else ops.deform_conv2d
     result = function(*ours, *window, 2, 2)
@@ -173,14 +173,17 @@ def test_deform_conv2d_matches_the_reference(modulated, images):
 def test_offset_larger_than_the_output_is_read_in_memory_order():
     """DyHead passes the offset of the full feature map to a convolution of stride 2."""
     x, weight = random(2, 3, 8, 8), random(5, 3, 3, 3, seed=1)
-    both = random(2, 27, 8, 8, seed=2).requires_grad_()
-    offset, mask = both[:, :18], both[:, 18:].sigmoid()
+    offset_and_mask = random(2, 27, 8, 8, seed=2).requires_grad_()
+    offset, mask = offset_and_mask[:, :18], offset_and_mask[:, 18:].sigmoid()
     result = ops.modulated_deform_conv2d(x, offset, mask, weight, None, 2, 1)
     assert result.shape == (2, 5, 4, 4)
-    other = both.detach().clone().requires_grad_()
+    reference_input = offset_and_mask.detach().clone().requires_grad_()
     rows = [
-        part.reshape(2, -1)[:, : planes * 16].view(2, planes, 4, 4)
-        for part, planes in ((other[:, :18], 18), (other[:, 18:].sigmoid(), 9))
+        tensor.reshape(2, -1)[:, : planes * 16].view(2, planes, 4, 4)
+        for tensor, planes in (
+            (reference_input[:, :18], 18),
+            (reference_input[:, 18:].sigmoid(), 9),
+        )
     ]
     expected = deform_conv2d_reference(
         x, rows[0], weight, None, (2, 2), (1, 1), mask=rows[1], edge_gradient=False
@@ -188,8 +191,8 @@ def test_offset_larger_than_the_output_is_read_in_memory_order():
     close(result, expected, 1e-4)
     result.cos().sum().backward()
     expected.cos().sum().backward()
-    assert (other.grad == 0).any()
-    close(both.grad, other.grad, 1e-4)
+    assert (reference_input.grad == 0).any()
+    close(offset_and_mask.grad, reference_input.grad, 1e-4)
     with pytest.raises(RuntimeError, match="must have 18 planes of 8 x 8"):
         ops.modulated_deform_conv2d(x, offset[..., :4], mask, weight, None, 1, 1)
 
@@ -197,19 +200,19 @@ def test_offset_larger_than_the_output_is_read_in_memory_order():
 @pytest.mark.parametrize("function", ["compiled", "python"])
 def test_multi_scale_deformable_attention_matches_reference(function):
     """This includes the Python loop that mmcv runs on a CPU."""
-    from mmcv.ops import multi_scale_deform_attn as theirs
+    from mmcv.ops import multi_scale_deform_attn as mmcv_attention
 
     shapes = torch.tensor([[4, 5], [2, 3]])
     start = torch.tensor([0, 20])
-    given = [random(2, 26, 2, 4), torch.rand(2, 7, 2, 2, 3, 2), torch.rand(2, 7, 2, 2, 3)]
-    first = [t.clone().requires_grad_() for t in given]
-    second = [t.clone().requires_grad_() for t in given]
+    tensors = [random(2, 26, 2, 4), torch.rand(2, 7, 2, 2, 3, 2), torch.rand(2, 7, 2, 2, 3)]
+    first = [t.clone().requires_grad_() for t in tensors]
+    second = [t.clone().requires_grad_() for t in tensors]
     if function == "compiled":
-        attend = theirs.MultiScaleDeformableAttnFunction.apply
+        attend = mmcv_attention.MultiScaleDeformableAttnFunction.apply
         result = attend(first[0], shapes, start, *first[1:], 64)
     else:
-        result = theirs.multi_scale_deformable_attn_pytorch(first[0], shapes, *first[1:])
-    assert "REPLACEMENTS" in theirs.multi_scale_deformable_attn_pytorch.__code__.co_names
+        result = mmcv_attention.multi_scale_deformable_attn_pytorch(first[0], shapes, *first[1:])
+    assert "REPLACEMENTS" in mmcv_attention.multi_scale_deformable_attn_pytorch.__code__.co_names
     expected = reference_ops.ms_deform_attn(second[0], shapes, *second[1:])
     close(result, expected)
     result.cos().sum().backward()
@@ -239,13 +242,13 @@ def test_carafe_matches_the_unfolded_sum():
 @pytest.mark.parametrize("padding", [0, 1, (2, 1)])
 def test_masked_conv2d_matches_the_masked_convolution(padding):
     x, weight, bias = random(1, 3, 9, 7), random(4, 3, 3, 3, seed=1), random(4, seed=2)
-    whole = torch.nn.functional.conv2d(x, weight, bias, padding=padding)
+    full = torch.nn.functional.conv2d(x, weight, bias, padding=padding)
     mask = torch.zeros(1, 9, 7)
-    height, width = min(whole.size(2), 9), min(whole.size(3), 7)
+    height, width = min(full.size(2), 9), min(full.size(3), 7)
     mask[0, :height, :width] = random(height, width, seed=3)
-    chosen = torch.zeros(whole.shape[2:], dtype=torch.bool)
-    chosen[:height, :width] = mask[0, :height, :width] > 0
-    close(ops.masked_conv2d(x, mask, weight, bias, padding), whole * chosen)
+    kept = torch.zeros(full.shape[2:], dtype=torch.bool)
+    kept[:height, :width] = mask[0, :height, :width] > 0
+    close(ops.masked_conv2d(x, mask, weight, bias, padding), full * kept)
     assert not ops.masked_conv2d(x, -mask.abs(), weight, bias, padding).any()
 
 
@@ -269,10 +272,10 @@ def test_prroi_pool_matches_the_reference():
     close((to_x * x).sum(), (grad * ours).sum(), 1e-4)
     assert not to_rois[:, 0].any()
     for k, column in torch.cartesian_prod(torch.arange(3), torch.arange(1, 5)).tolist():
-        moved = [ROIS.double(), ROIS.double()]
-        for sign, boxes in zip((1, -1), moved, strict=True):
+        shifted = [ROIS.double(), ROIS.double()]
+        for sign, boxes in zip((1, -1), shifted, strict=True):
             boxes[k, column] += sign * 1e-4
-        high, low = (reference.prroi_pool(x.detach(), boxes, (3, 4), 0.5) for boxes in moved)
+        high, low = (reference.prroi_pool(x.detach(), boxes, (3, 4), 0.5) for boxes in shifted)
         close(to_rois[k, column], ((high - low) * grad).sum() / 2e-4, 1e-3)
 
 
@@ -280,14 +283,14 @@ def test_deform_roi_pool_matches_shifted_roi_align():
     x = random(2, 3, 12, 10).requires_grad_()
     boxes = random_boxes(4)
     rois = torch.cat([torch.tensor([0.0, 1, 0, 1])[:, None], boxes / 5], 1)
-    none = ops.deform_roi_pool(x, rois, None, (3, 2), 0.9, 2)
-    close(none, torchvision.ops.roi_align(x, rois, (3, 2), 0.9, 2, aligned=True))
+    without_offset = ops.deform_roi_pool(x, rois, None, (3, 2), 0.9, 2)
+    close(without_offset, torchvision.ops.roi_align(x, rois, (3, 2), 0.9, 2, aligned=True))
     # The same offset in every bin moves the whole RoI.
     offset = torch.tensor([0.3, -0.2]).view(1, 2, 1, 1).expand(4, 2, 3, 2).clone()
     size = rois[:, 3:] - rois[:, 1:3]
-    moved = rois.clone()
-    moved[:, 1:] += (size * 0.1 * torch.tensor([0.3, -0.2])).repeat(1, 2)
-    expected = torchvision.ops.roi_align(x, moved, (3, 2), 0.9, 2, aligned=True)
+    shifted = rois.clone()
+    shifted[:, 1:] += (size * 0.1 * torch.tensor([0.3, -0.2])).repeat(1, 2)
+    expected = torchvision.ops.roi_align(x, shifted, (3, 2), 0.9, 2, aligned=True)
     pooled = ops.deform_roi_pool(x, rois, offset.requires_grad_(), (3, 2), 0.9, 2, 0.1)
     close(pooled, expected, 1e-4)
     grad = random(4, 3, 3, 2, seed=5)

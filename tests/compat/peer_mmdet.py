@@ -15,7 +15,7 @@ OVERLAPS = dict(type="IoUCost", iou_mode="giou", weight=2.0)
 
 
 @pytest.fixture(autouse=True)
-def matrices_of_any_size(monkeypatch):
+def never_use_scipy(monkeypatch):
     """By default SciPy solves small matrices, because it is faster for them."""
     monkeypatch.setattr("detops.compat.assignment.MIN_COSTS", 0)
 
@@ -33,11 +33,11 @@ def instances(queries, objects):
 def test_small_matrices_are_solved_by_scipy(monkeypatch):
     monkeypatch.undo()
     assigner = HungarianAssigner([BOXES])
-    for queries, called in ((300, True), (100, False)):
-        given = instances(queries, 20)
+    for queries, expected in ((300, True), (100, False)):
+        arguments = instances(queries, 20)
         with provide("mmcv"):
-            _, ran = our_ops(lambda: assigner.assign(*given, dict(img_shape=(100, 100))))  # noqa: B023
-        assert ("linear_assignment" in ran) == called
+            _, ran = our_ops(lambda: assigner.assign(*arguments, dict(img_shape=(100, 100))))  # noqa: B023
+        assert ("linear_assignment" in ran) == expected
 
 
 @pytest.mark.parametrize("sizes", [(100, 12), (8, 20), (30, 30), (5, 0), (1, 1)])

@@ -119,24 +119,24 @@ MODELS = {
 
 def inputs(name):
     g = torch.Generator().manual_seed(1)
-    given = {"pixel_values": torch.randn(2, 3, 96, 128, generator=g, dtype=torch.double)}
+    model_inputs = {"pixel_values": torch.randn(2, 3, 96, 128, generator=g, dtype=torch.double)}
     if name == "OneFormer":
-        given["task_inputs"] = torch.randint(0, 100, (2, 77), generator=g)
+        model_inputs["task_inputs"] = torch.randint(0, 100, (2, 77), generator=g)
     if "Grounding" in name:
-        words = torch.tensor([[101, 1037, 1012, 1039, 1012, 102]]).repeat(2, 1)
-        given |= {"input_ids": words, "attention_mask": torch.ones_like(words)}
-        given["token_type_ids"] = torch.zeros_like(words)
-    return given
+        tokens = torch.tensor([[101, 1037, 1012, 1039, 1012, 102]]).repeat(2, 1)
+        model_inputs |= {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        model_inputs["token_type_ids"] = torch.zeros_like(tokens)
+    return model_inputs
 
 
 def tensors(output):
     """Returns all floating tensors of a result."""
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
-    parts = output.values() if isinstance(output, dict) else output
+    items = output.values() if isinstance(output, dict) else output
     if not isinstance(output, (dict, list, tuple)):
         return []
-    return [t for part in parts for t in tensors(part)]
+    return [t for item in items for t in tensors(item)]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -147,11 +147,11 @@ def test_detector_gives_the_same_outputs_and_gradients(name):
         for module in model.modules():  # initial offsets are whole pixels, where rounding decides
             if hasattr(module, "sampling_offsets"):
                 module.sampling_offsets.weight.normal_(std=0.1)
-    given = inputs(name)
+    model_inputs = inputs(name)
 
     def run():
         model.zero_grad()
-        output = tensors(model(**given).to_tuple())
+        output = tensors(model(**model_inputs).to_tuple())
         sum(t.cos().sum() for t in output).backward()
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         return output, grads
@@ -160,7 +160,7 @@ def test_detector_gives_the_same_outputs_and_gradients(name):
     with provide("transformers"):
         ours, ran = our_ops(run)
     assert {"ms_deform_attn_forward", "ms_deform_attn_backward"} <= ran
-    again, ran = our_ops(run)
+    restored, ran = our_ops(run)
     assert not ran
     for a, b, tolerance in zip(ours, theirs, (1e-5, 1e-4), strict=True):
         assert len(a) == len(b) > 0
@@ -175,8 +175,8 @@ def test_every_replaced_function_exists_and_is_restored():
     with provide("transformers") as handle:
         for module, name in FUNCTIONS:
             function = importlib.import_module(module)
-            for part in name.split("."):
-                function = getattr(function, part)
+            for attribute in name.split("."):
+                function = getattr(function, attribute)
             codes[module, name] = function
             assert "REPLACEMENTS" in function.__code__.co_names, (module, name)
         with handle:
@@ -186,7 +186,7 @@ def test_every_replaced_function_exists_and_is_restored():
 
 
 @pytest.fixture(autouse=True)
-def matrices_of_any_size(monkeypatch):
+def never_use_scipy(monkeypatch):
     """By default SciPy solves small matrices, because it is faster for them."""
     monkeypatch.setattr("detops.compat.assignment.MIN_COSTS", 0)
 
@@ -205,32 +205,32 @@ def detections(sizes=(3, 0, 7, 30), queries=20, classes=5):
     return outputs, targets
 
 
-def of_detr():
+def detr_matcher():
     matcher = importlib.import_module("transformers.loss.loss_for_object_detection")
     outputs, targets = detections()
     outputs["logits"][0, 3] = float("nan")  # transformers replaces such costs by the largest number
     return lambda: matcher.HungarianMatcher(1, 5, 2)(outputs, targets)
 
 
-def of_deformable_detr():
+def deformable_detr_matcher():
     matcher = importlib.import_module("transformers.loss.loss_deformable_detr")
-    given = detections()
-    return lambda: matcher.DeformableDetrHungarianMatcher(1, 5, 2)(*given)
+    arguments = detections()
+    return lambda: matcher.DeformableDetrHungarianMatcher(1, 5, 2)(*arguments)
 
 
-def of_rt_detr():
+def rt_detr_matcher():
     matcher = importlib.import_module("transformers.loss.loss_rt_detr")
-    given = detections()
-    return lambda: matcher.RTDetrHungarianMatcher(hf.RTDetrConfig())(*given)
+    arguments = detections()
+    return lambda: matcher.RTDetrHungarianMatcher(hf.RTDetrConfig())(*arguments)
 
 
-def of_lw_detr():
+def lw_detr_matcher():
     matcher = importlib.import_module("transformers.loss.loss_lw_detr")
-    given = detections(queries=39)
-    return lambda: matcher.LwDetrHungarianMatcher(1, 5, 2)(*given, group_detr=3)
+    arguments = detections(queries=39)
+    return lambda: matcher.LwDetrHungarianMatcher(1, 5, 2)(*arguments, group_detr=3)
 
 
-def of_mask2former():
+def mask2former_matcher():
     matcher = importlib.import_module("transformers.models.mask2former.modeling_mask2former")
     g = torch.Generator().manual_seed(0)
     sizes = (3, 7, 30)
@@ -247,7 +247,8 @@ def of_mask2former():
 
 
 @pytest.mark.parametrize(
-    "model", [of_detr, of_deformable_detr, of_rt_detr, of_lw_detr, of_mask2former]
+    "model",
+    [detr_matcher, deformable_detr_matcher, rt_detr_matcher, lw_detr_matcher, mask2former_matcher],
 )
 def test_matcher_gives_the_same_matches(model):
     run = model()
@@ -255,9 +256,9 @@ def test_matcher_gives_the_same_matches(model):
     with provide("transformers"):
         ours, ran = our_ops(run)
     assert "linear_assignment" in ran
-    again, ran = our_ops(run)
+    restored, ran = our_ops(run)
     assert "linear_assignment" not in ran
-    for found in (ours, again):
+    for found in (ours, restored):
         for a, b in zip(found, theirs, strict=True):
             assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
 
@@ -268,19 +269,19 @@ def test_every_matcher_calls_our_assignment(module):
     cost = torch.rand(12, 5)
     theirs, original = module.linear_sum_assignment(cost), module.linear_sum_assignment
     with provide("transformers"):
-        for given in (cost, cost.numpy(), cost.tolist()):
-            ours, ran = our_ops(lambda: module.linear_sum_assignment(given))  # noqa: B023
+        for matrix in (cost, cost.numpy(), cost.tolist()):
+            ours, ran = our_ops(lambda: module.linear_sum_assignment(matrix))  # noqa: B023
             assert "linear_assignment" in ran
             for a, b in zip(ours, theirs, strict=True):
                 assert a.dtype == b.dtype and (a == b).all()
-        most = module.linear_sum_assignment(cost, maximize=True)
-        for a, b in zip(most, original(cost, maximize=True), strict=True):
+        maximized = module.linear_sum_assignment(cost, maximize=True)
+        for a, b in zip(maximized, original(cost, maximize=True), strict=True):
             assert (a == b).all()
-        for bad, message in ((float("nan"), "invalid"), (float("inf"), "infeasible")):
+        for invalid, message in ((float("nan"), "invalid"), (float("inf"), "infeasible")):
             with pytest.raises(ValueError, match=message):
-                module.linear_sum_assignment(torch.full((2, 2), bad))
-        forbidden = torch.tensor([[1.0, float("inf")], [0, 5]])
-        assert module.linear_sum_assignment(forbidden)[1].tolist() == [0, 1]
+                module.linear_sum_assignment(torch.full((2, 2), invalid))
+        partly_infeasible = torch.tensor([[1.0, float("inf")], [0, 5]])
+        assert module.linear_sum_assignment(partly_infeasible)[1].tolist() == [0, 1]
         assert module.linear_sum_assignment(torch.ones(0, 3))[0].size == 0
     assert module.linear_sum_assignment is original
 
@@ -302,9 +303,9 @@ def test_unsupported_attention_falls_back_to_transformers(method):
     shapes = [(4, 5), (2, 3)]
     value = torch.randn(1, 26, 2, 4)
     for points in ([3, 1], [2, 2]):
-        given = torch.rand(1, 7, 2, 4, 2), torch.rand(1, 7, 2, 4)
-        theirs = function(value, shapes, *given, points, method)
+        arguments = torch.rand(1, 7, 2, 4, 2), torch.rand(1, 7, 2, 4)
+        theirs = function(value, shapes, *arguments, points, method)
         with provide("transformers"):
-            ours, ran = our_ops(lambda: function(value, shapes, *given, points, method))  # noqa: B023
+            ours, ran = our_ops(lambda: function(value, shapes, *arguments, points, method))  # noqa: B023
         torch.testing.assert_close(ours, theirs)
         assert bool(ran) == (points == [2, 2] and method == "default")

@@ -44,7 +44,7 @@ def test_torch_nms_gives_the_same_boxes():
 
 
 @pytest.fixture(autouse=True)
-def matrices_of_any_size(monkeypatch):
+def never_use_scipy(monkeypatch):
     """By default SciPy solves small matrices, because it is faster for them."""
     monkeypatch.setattr("detops.compat.assignment.MIN_COSTS", 0)
 

@@ -17,21 +17,21 @@ import detops
 import detops_hook
 from detops.compat import provide
 
-HALVES = [(name, *places) for name, places in detops_hook.SUPPLIED.items()]
+EXTENSIONS = [(name, *places) for name, places in detops_hook.SUPPLIED.items()]
 EMPTY = {name: "" for name in detops_hook.SUPPLIED}
 
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """Writes packages that only import their extension modules, which do not exist."""
-    for name, half, _ in HALVES:
+    for name, extension, _ in EXTENSIONS:
         name = f"{name}_user"
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(f"import {half} as half\n")
-        (tmp_path / half.split(".")[0]).mkdir(exist_ok=True)
-        (tmp_path / half.split(".")[0] / "__init__.py").write_text("")
-    kept = {n: m for n, m in sys.modules.items() if n.split(".")[0] in EMPTY}
-    for name in kept:
+        (tmp_path / name / "__init__.py").write_text(f"import {extension} as extension\n")
+        (tmp_path / extension.split(".")[0]).mkdir(exist_ok=True)
+        (tmp_path / extension.split(".")[0] / "__init__.py").write_text("")
+    imported = {n: m for n, m in sys.modules.items() if n.split(".")[0] in EMPTY}
+    for name in imported:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
@@ -41,19 +41,19 @@ def packages(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-@pytest.mark.parametrize(("name", "half", "ours"), HALVES)
-def test_unchanged_import_finds_its_extension_in_detops(packages, name, half, ours):
+@pytest.mark.parametrize(("name", "extension", "ours"), EXTENSIONS)
+def test_unchanged_import_finds_its_extension_in_detops(packages, name, extension, ours):
     before = sorted(packages.rglob("*.py"))
     with pytest.raises(ImportError):
-        importlib.import_module(half)
+        importlib.import_module(extension)
     with provide(name):
-        module = importlib.import_module(half)
-        assert importlib.import_module(f"{name}_user").half is module
+        module = importlib.import_module(extension)
+        assert importlib.import_module(f"{name}_user").extension is module
         names = importlib.import_module(ours).contents()
         assert names.items() <= vars(module).items()
-    assert half not in sys.modules and detops_hook.FINDER not in sys.meta_path
+    assert extension not in sys.modules and detops_hook.FINDER not in sys.meta_path
     with pytest.raises(ImportError):
-        importlib.import_module(half)
+        importlib.import_module(extension)
     assert sorted(packages.rglob("*.py")) == before
 
 
@@ -115,13 +115,13 @@ def test_detectron2_ops_exist_while_it_is_provided():
 
 def test_watched_import_runs_its_action_once_and_keeps_loader(packages):
     (packages / "watched_module.py").write_text("value = 1\n")
-    seen = []
+    values = []
     finder = detops_hook.Finder()
-    finder.watch("watched_module", lambda: seen.append(sys.modules["watched_module"].value))
+    finder.watch("watched_module", lambda: values.append(sys.modules["watched_module"].value))
     try:
         module = importlib.import_module("watched_module")
         importlib.import_module("watched_module")
-        assert seen == [1]
+        assert values == [1]
         assert module.__loader__ is module.__spec__.loader
         assert isinstance(module.__loader__, importlib.machinery.SourceFileLoader)
         assert module.__loader__.get_source("watched_module") == "value = 1\n"
@@ -134,15 +134,15 @@ def test_watched_import_runs_its_action_once_and_keeps_loader(packages):
 def test_enabled_package_is_provided_on_import(packages, monkeypatch, name):
     """Runs the line that `detops compat enable` writes for the start of Python."""
     monkeypatch.setattr(detops_hook, "FINDER", detops_hook.Finder())
-    handles, begin = [], detops_hook._provide
+    handles, original = [], detops_hook._provide
     with monkeypatch.context() as patch:
         patch.setattr(detops_hook, "_provide", lambda name: handles.append(provide(name)))
         detops_hook.install(name)
-    assert begin is detops_hook._provide
+    assert original is detops_hook._provide
     assert handles == [] and name not in sys.modules
     try:
         user = importlib.import_module(f"{name}_user")
-        assert user.half.__spec__.loader is detops_hook.FINDER
+        assert user.extension.__spec__.loader is detops_hook.FINDER
         assert [str(h) for h in handles] == [f"<detops.compat.provide({name!r}), on>"]
         if name == "detectron2":
             assert torch.ops.detectron2.box_iou_rotated(torch.ones(1, 5), torch.ones(1, 5)) == 1
@@ -192,10 +192,10 @@ def test_compat_command_enables_lists_and_disables(site, capsys):
 def test_enable_reports_unwritable_site_packages(site, capsys, monkeypatch):
     from detops import cli
 
-    def refuse(*_, **__):
+    def fail(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(detops_hook.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(detops_hook.tempfile, "mkstemp", fail)
     assert cli.main(["compat", "enable", "mmcv"]) == 2
     assert "cannot be written (Permission denied)" in capsys.readouterr().err
 
@@ -206,8 +206,8 @@ def test_enable_applies_to_every_python_of_an_environment(tmp_path):
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
     folders = [str(PACKAGE.parent), *(p for p in sys.path if p.endswith("-packages"))]
-    away = {"PYTHONPATH", "PYTHONHOME"}
-    environment = {k: v for k, v in os.environ.items() if k not in away}
+    removed = {"PYTHONPATH", "PYTHONHOME"}
+    environment = {k: v for k, v in os.environ.items() if k not in removed}
 
     def run(*arguments):
         result = subprocess.run(
@@ -219,14 +219,14 @@ def test_enable_applies_to_every_python_of_an_environment(tmp_path):
     (site / "a_path.pth").write_text("\n".join(folders) + "\n")
     (site / "maskrcnn_benchmark").mkdir()
     (site / "maskrcnn_benchmark" / "__init__.py").write_text("")
-    use = "from maskrcnn_benchmark import _C; print(_C.nms.__module__)"
-    start = "import sys; print('torch' in sys.modules, 'torchvision' in sys.modules)"
-    assert "ImportError" in run("-c", use)[2]
+    use_extension = "from maskrcnn_benchmark import _C; print(_C.nms.__module__)"
+    print_imports = "import sys; print('torch' in sys.modules, 'torchvision' in sys.modules)"
+    assert "ImportError" in run("-c", use_extension)[2]
     names = ("maskrcnn_benchmark", "torchvision")
     status, out, error = run("-m", "detops", "compat", "enable", *names)
     assert status == 0 and ", ".join(names) in out, error
-    assert run("-c", start) == (0, "False False\n", "")
-    assert run("-c", use)[1] == "detops.compat.maskrcnn_benchmark\n"
+    assert run("-c", print_imports) == (0, "False False\n", "")
+    assert run("-c", use_extension)[1] == "detops.compat.maskrcnn_benchmark\n"
     patched = "import torchvision; print(torchvision.ops.boxes.box_iou.__code__.co_names)"
     assert "REPLACEMENTS" in run("-c", patched)[1]
     # An environment without detops starts without errors.
@@ -235,4 +235,4 @@ def test_enable_applies_to_every_python_of_an_environment(tmp_path):
     (site / "a_path").rename(site / "a_path.pth")
     assert run("-m", "detops", "compat", "disable", *names)[0] == 0
     assert not list(site.glob("detops_compat*"))
-    assert "ImportError" in run("-c", use)[2]
+    assert "ImportError" in run("-c", use_extension)[2]

@@ -15,7 +15,7 @@ from pycocotools.coco import COCO  # noqa: E402
 _C = detectron2.FUNCTIONS
 
 
-class Fast(cocoeval.COCOeval):
+class DetopsCOCOeval(cocoeval.COCOeval):
     """Calls the four names as detectron2's ``COCOeval_opt`` does."""
 
     def evaluate(self):
@@ -61,7 +61,7 @@ class Fast(cocoeval.COCOeval):
             self.eval[name] = np.array(self.eval[name]).reshape(counts)
 
 
-def made(seed, images=6, categories=3):
+def random_dataset(seed, images=6, categories=3):
     """Returns objects, some of them crowds, and detections around them."""
     random = np.random.default_rng(seed)
     objects, detections = [], []
@@ -74,10 +74,10 @@ def made(seed, images=6, categories=3):
                     | dict(area=box[2] * box[3], iscrowd=int(random.random() < 0.2))
                 )
                 for _ in range(random.integers(0, 4)):
-                    near = (np.array(box) * (1 + (random.random(4) - 0.5) / 4)).tolist()
+                    jittered = (np.array(box) * (1 + (random.random(4) - 0.5) / 4)).tolist()
                     score = round(float(random.random()), 1)  # scores tie
                     detections.append(
-                        dict(image_id=image, category_id=category, bbox=near, score=score)
+                        dict(image_id=image, category_id=category, bbox=jittered, score=score)
                     )
     truth = COCO()
     truth.dataset = dict(
@@ -94,16 +94,16 @@ def made(seed, images=6, categories=3):
 @pytest.mark.parametrize("seed", range(4))
 def test_metrics_equal_those_of_pycocotools(seed, by_category):
     with contextlib.redirect_stdout(io.StringIO()):
-        truth, detections = made(seed)
-        figures = []
-        for kind in (cocoeval.COCOeval, Fast):
-            judge = kind(truth, detections, "bbox")
-            judge.params.useCats = int(by_category)
-            judge.evaluate()
-            judge.accumulate()
-            judge.summarize()
-            figures.append(judge)
-    theirs, ours = figures
+        truth, detections = random_dataset(seed)
+        evaluators = []
+        for kind in (cocoeval.COCOeval, DetopsCOCOeval):
+            evaluator = kind(truth, detections, "bbox")
+            evaluator.params.useCats = int(by_category)
+            evaluator.evaluate()
+            evaluator.accumulate()
+            evaluator.summarize()
+            evaluators.append(evaluator)
+    theirs, ours = evaluators
     assert 0 < theirs.stats[0] < 1
     np.testing.assert_array_equal(ours.stats, theirs.stats)
     for name in ("precision", "recall", "scores"):

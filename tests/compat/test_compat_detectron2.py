@@ -49,8 +49,8 @@ def layers(tmp_path, monkeypatch):
     (tmp_path / "detectron2").mkdir()
     (tmp_path / "detectron2" / "__init__.py").write_text("")
     (tmp_path / "detectron2" / "layers.py").write_text(LAYERS)
-    kept = [n for n in sys.modules if n.split(".")[0] == "detectron2"]
-    for name in kept:
+    imported = [n for n in sys.modules if n.split(".")[0] == "detectron2"]
+    for name in imported:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     with provide("detectron2"):
@@ -75,10 +75,10 @@ def test_nms_rotated_suppresses_at_the_threshold(layers, dtype):
 
 
 def test_angle_is_in_degrees_and_counter_clockwise(layers):
-    turned = torch.tensor([[20.0, 20, 20, 1, 45]])
+    rotated = torch.tensor([[20.0, 20, 20, 1, 45]])
     up_right, down_right = (torch.tensor([[26.0, y, 1, 1, 0]]) for y in (14, 26))
     op = torch.ops.detectron2.box_iou_rotated
-    assert op(turned, up_right) > 0 and op(turned, down_right) == 0
+    assert op(rotated, up_right) > 0 and op(rotated, down_right) == 0
 
 
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
@@ -111,14 +111,14 @@ def test_ops_have_the_schemas_of_detectron2(layers):
 def test_deform_conv_matches_the_reference(layers):
     x, weight = torch.randn(2, 4, 7, 8), torch.randn(6, 2, 3, 3)
     offset = torch.randn(2, 36, 4, 4)
-    given = [t.clone().requires_grad_() for t in (x, offset, weight)]
-    expected = deform_conv2d(*given, None, (2, 2), (1, 1), (1, 1), edge_gradient=False)
+    inputs = [t.clone().requires_grad_() for t in (x, offset, weight)]
+    expected = deform_conv2d(*inputs, None, (2, 2), (1, 1), (1, 1), edge_gradient=False)
     window = (2, 1, 1, 2, 2)
     ours = layers.forward(x, offset, weight, *window)
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
     grad = torch.randn_like(ours)
     expected.backward(grad)
-    for ours_grad, t in zip(layers.backward(x, offset, weight, grad, *window), given, strict=True):
+    for ours_grad, t in zip(layers.backward(x, offset, weight, grad, *window), inputs, strict=True):
         torch.testing.assert_close(ours_grad, t.grad, rtol=1e-4, atol=1e-4)
 
 

@@ -37,12 +37,12 @@ def test_mmdet_matchers_give_the_same_matches():
 @pytest.mark.exhaustive
 def test_mmdet_detectors_build_detect_and_train(tmp_path):
     path = tmp_path / "results.json"
-    only = "^(" + "|".join(DETECTORS.values()).replace("+", r"\+") + r")\.py$"
-    python(SCRIPT, "--only", only, "--run", "all", "--limit", 900, "--output", path)
+    pattern = "^(" + "|".join(DETECTORS.values()).replace("+", r"\+") + r")\.py$"
+    python(SCRIPT, "--only", pattern, "--run", "all", "--limit", 900, "--output", path)
     results = json.loads(path.read_text())
     steps = ("build", "infer", "train")
-    done = {
+    statuses = {
         name: [results[f"{config}.py"][step] for step in steps]
         for name, config in DETECTORS.items()
     }
-    assert done == dict.fromkeys(DETECTORS, ["ok", "ok", "ok"])
+    assert statuses == dict.fromkeys(DETECTORS, ["ok", "ok", "ok"])

@@ -74,8 +74,8 @@ def heads(p, images, rois, targets, theirs):
         aligned = RoIAlign.apply(x, rois, 3, 0.5, 2)
         pooled = RoIPool.apply(x, rois, 3, 0.5)
     # torchvision has no deformable pooling, so both variants share ours.
-    moved = DeformRoIPooling.apply(x, rois, p["trans"], 0.5, 3, 2, False, 2, 4, 0.1)
-    features = torch.cat([t.flatten(1) for t in (aligned, pooled, moved)], 1)
+    deformed = DeformRoIPooling.apply(x, rois, p["trans"], 0.5, 3, 2, False, 2, 4, 0.1)
+    features = torch.cat([t.flatten(1) for t in (aligned, pooled, deformed)], 1)
     logits = features @ p["classes"].t()
     if theirs:
         dense = F.one_hot(targets.long().clamp(min=0), 6)[:, 1:].to(logits.dtype)
@@ -121,12 +121,12 @@ def test_provided_module_has_the_fourteen_names():
     assert all(contents()[name] is getattr(_C, name) for name in NAMES if name != "nms")
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_nms_counts_the_last_pixel_and_suppresses_at_threshold(whole):
+@pytest.mark.parametrize("integral", [True, False])
+def test_nms_counts_the_last_pixel_and_suppresses_at_threshold(integral):
     g = torch.Generator().manual_seed(3)
     corner = torch.rand(150, 2, generator=g) * 40
     boxes = torch.cat([corner, corner + torch.rand(150, 2, generator=g) * 20], 1)
-    boxes = boxes.round() if whole else boxes
+    boxes = boxes.round() if integral else boxes
     scores = torch.rand(150, generator=g)
     nms = contents()["nms"]
     for threshold in (0.1, 0.5, 0.7):
@@ -134,9 +134,9 @@ def test_nms_counts_the_last_pixel_and_suppresses_at_threshold(whole):
         assert torch.equal(nms(boxes, scores, threshold), expected.sort().values)
     pair = torch.tensor([[0.0, 0, 9, 4], [0, 0, 9, 9]])  # an IoU of 0.5
     for dtype in (torch.float32, torch.float64):
-        dets, rank = pair.to(dtype), torch.tensor([0.1, 0.2], dtype=dtype)
-        assert nms(dets, rank, 0.5).tolist() == [1]
-        assert nms(dets, rank, 0.5000001).tolist() == [0, 1]
+        dets, ranked_scores = pair.to(dtype), torch.tensor([0.1, 0.2], dtype=dtype)
+        assert nms(dets, ranked_scores, 0.5).tolist() == [1]
+        assert nms(dets, ranked_scores, 0.5000001).tolist() == [0, 1]
     assert nms(boxes[:0], scores[:0], 0.5).shape == (0,)
 
 
@@ -149,7 +149,11 @@ def test_thresholds_reproduce_comparisons_after_rounding(threshold):
     overlaps = bound.double() + steps * ulp
     assert torch.equal(overlaps > rounded_above(threshold), overlaps.float() > bound)
     assert torch.equal(overlaps > rounded_at_least(threshold), overlaps.float() >= bound)
-    narrow = overlaps.float()
-    assert torch.equal(narrow.double() > above(threshold, narrow), narrow > bound)
-    assert torch.equal(narrow.double() > at_least(threshold, narrow), narrow >= bound)
+    float32_overlaps = overlaps.float()
+    assert torch.equal(
+        float32_overlaps.double() > above(threshold, float32_overlaps), float32_overlaps > bound
+    )
+    assert torch.equal(
+        float32_overlaps.double() > at_least(threshold, float32_overlaps), float32_overlaps >= bound
+    )
     assert torch.equal(overlaps > at_least(threshold, overlaps), overlaps >= bound.double())

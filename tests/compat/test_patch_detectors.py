@@ -44,8 +44,8 @@ def ssd(lite):
     model = detection.ssd.SSD(
         Body(2), anchors, (SIZE, SIZE), 5, head=head, score_thresh=0.1, detections_per_img=200
     )
-    last = list(head.classification_head.module_list)
-    return model, [layer[-1] for layer in last] if lite else last
+    logit_layers = list(head.classification_head.module_list)
+    return model, [layer[-1] for layer in logit_layers] if lite else logit_layers
 
 
 def rcnn(kind):
@@ -94,13 +94,13 @@ DENSE = ("retinanet", "fcos", "ssd", "ssdlite")
 
 def detector(name):
     """Builds a small detector with widely spread logits, so that hundreds of detections survive."""
-    model, last = DETECTORS[name]()
+    model, logit_layers = DETECTORS[name]()
 
-    def spread(layer, _, logits):
+    def rescale(layer, _, logits):
         layer.weight.data *= 2 / logits.std()
         nn.init.zeros_(layer.bias)
 
-    hooks = [layer.register_forward_hook(spread) for layer in last]
+    hooks = [layer.register_forward_hook(rescale) for layer in logit_layers]
     with torch.no_grad():
         model.eval()(images())
     for hook in hooks:
@@ -121,27 +121,27 @@ def targets(name):
         if name == "maskrcnn":
             target["masks"] = (torch.rand(7, *image.shape[1:]) > 0.5).byte()
         if name == "keypointrcnn":
-            place = boxes[:, None, :2] + torch.rand(7, 17, 2) * (
+            positions = boxes[:, None, :2] + torch.rand(7, 17, 2) * (
                 boxes[:, None, 2:] - boxes[:, None, :2]
             )
-            target["keypoints"] = torch.cat([place, torch.ones(7, 17, 1)], 2)
+            target["keypoints"] = torch.cat([positions, torch.ones(7, 17, 1)], 2)
             target["labels"] = torch.ones(7, dtype=torch.int64)
         found.append(target)
     return found
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_detections_are_the_same_inside(name):
+def test_detections_are_unchanged_by_the_patch(name):
     model = detector(name).eval()
     with torch.no_grad():
-        outside = model(images())
+        unpatched = model(images())
         with detops.patch_torchvision():
-            inside, ran = our_ops(lambda: model(images()))
-        again, none = our_ops(lambda: model(images()))
-    assert none == set()
+            patched, ran = our_ops(lambda: model(images()))
+        after_restore, ran_when_restored = our_ops(lambda: model(images()))
+    assert ran_when_restored == set()
     assert ran & {"nms", "batched_nms"}
     assert ("multiscale_roi_align_forward" in ran) == ("rcnn" in name)
-    for ours, theirs, restored in zip(inside, outside, again, strict=True):
+    for ours, theirs, restored in zip(patched, unpatched, after_restore, strict=True):
         assert len(theirs["boxes"]) > 100
         assert ours.keys() == theirs.keys()
         for key, value in theirs.items():
@@ -154,26 +154,26 @@ def test_detections_are_the_same_inside(name):
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_gradients_of_detections_are_the_same_inside(name):
+def test_gradients_of_detections_are_unchanged_by_the_patch(name):
     model = detector(name).eval()
-    picture = images()[0].requires_grad_()
+    image = images()[0].requires_grad_()
 
-    def look():
-        (found,) = model([picture])
-        parts = {key: value for key, value in found.items() if value.requires_grad}
-        (gradient,) = torch.autograd.grad(sum(v.sum() for v in parts.values()), picture)
-        return parts.keys(), gradient
+    def run():
+        (found,) = model([image])
+        differentiable = {key: value for key, value in found.items() if value.requires_grad}
+        (gradient,) = torch.autograd.grad(sum(v.sum() for v in differentiable.values()), image)
+        return differentiable.keys(), gradient
 
-    kinds, expected = look()
+    output_keys, expected = run()
     with detops.patch_torchvision():
-        our_kinds, gradient = look()
-    assert our_kinds == kinds and {"boxes", "scores"} <= kinds
-    assert ("masks" in kinds) == (name == "maskrcnn")
+        patched_keys, gradient = run()
+    assert patched_keys == output_keys and {"boxes", "scores"} <= output_keys
+    assert ("masks" in output_keys) == (name == "maskrcnn")
     assert (gradient - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_losses_and_gradients_are_the_same_inside(name):
+def test_losses_and_gradients_are_unchanged_by_the_patch(name):
     model = detector(name).train()
     truth = targets(name)
 

@@ -61,20 +61,20 @@ CALLS = {
 @pytest.mark.parametrize("style", CALLS)
 def test_patch_reaches_functions_imported_in_any_way(style):
     op, call = CALLS[style]
-    outside, none = our_ops(call)
+    unpatched, ran_unpatched = our_ops(call)
     with detops.patch_torchvision():
-        inside, ran = our_ops(call)
-    assert none == set() and op in ran
-    torch.testing.assert_close(inside, outside)
+        patched, ran = our_ops(call)
+    assert ran_unpatched == set() and op in ran
+    torch.testing.assert_close(patched, unpatched)
 
 
-def test_functions_imported_inside_are_unpatched_outside():
+def test_functions_imported_while_patched_are_unpatched_afterwards():
     with detops.patch_torchvision():
-        from torchvision.ops import box_iou as inside
+        from torchvision.ops import box_iou as imported
 
-        held = Holder()
-    assert inside is box_iou and held.iou is box_iou
-    assert our_ops(lambda: inside(BOXES, BOXES))[1] == set()
+        holder = Holder()
+    assert imported is box_iou and holder.iou is box_iou
+    assert our_ops(lambda: imported(BOXES, BOXES))[1] == set()
 
 
 ROIS = torch.cat([torch.randint(0, 2, (9, 1)), random_boxes(9, 20)], 1)
@@ -97,11 +97,11 @@ def test_poolings_match_torchvision(name, layout):
         (pooled * torch.linspace(0, 1, pooled.numel()).view_as(pooled)).sum().backward()
         return pooled, x.grad
 
-    (pooled, gradient), none = our_ops(run)
+    (pooled, gradient), ran_unpatched = our_ops(run)
     with detops.patch_torchvision():
         (our_pooled, our_gradient), ran = our_ops(run)
     op = "roi_align" if name == "adaptive" else name
-    assert none == set() and ran == {f"{op}_forward", f"{op}_backward"}
+    assert ran_unpatched == set() and ran == {f"{op}_forward", f"{op}_backward"}
     assert our_pooled.stride() == pooled.stride()
     torch.testing.assert_close(our_pooled, pooled)
     torch.testing.assert_close(our_gradient, gradient)
@@ -112,10 +112,10 @@ def test_poolings_match_torchvision(name, layout):
 def test_channel_mappings_match_torchvision(op, count):
     ratio = [2] if op == "ps_roi_align" else []
     call = functools.partial(getattr(torch.ops.torchvision, op), X, ROIS[:count], 1.0, 3, 2, *ratio)
-    outside = call()[1]
+    unpatched = call()[1]
     with detops.patch_torchvision():
-        inside = call()[1]
-    assert inside.dtype == outside.dtype and torch.equal(inside, outside)
+        patched = call()[1]
+    assert patched.dtype == unpatched.dtype and torch.equal(patched, unpatched)
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -134,11 +134,11 @@ def test_deform_conv2d_matches_torchvision(masked, with_bias):
         (y * torch.linspace(0, 1, y.numel()).view_as(y)).sum().backward()
         return y, [t.grad for t in inputs]
 
-    outside, _ = our_ops(run)
+    unpatched, _ = our_ops(run)
     with detops.patch_torchvision():
-        inside, ran = our_ops(run)
+        patched, ran = our_ops(run)
     assert ran == {"deform_conv2d_forward", "deform_conv2d_backward"}
-    torch.testing.assert_close(inside, outside, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(patched, unpatched, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("count", [0, 1, 900, 3000])
@@ -147,10 +147,10 @@ def test_batched_nms_returns_the_same_indices(count):
     labels = torch.randint(0, 7, (count,))
     # Many scores are equal; torchvision orders them with an unstable sort.
     scores = torch.randint(0, 50, (count,)).float()
-    outside = torchvision.ops.batched_nms(boxes, scores, labels, 0.4)
+    unpatched = torchvision.ops.batched_nms(boxes, scores, labels, 0.4)
     with detops.patch_torchvision():
-        inside, ran = our_ops(lambda: torchvision.ops.batched_nms(boxes, scores, labels, 0.4))
-    assert torch.equal(inside, outside)
+        patched, ran = our_ops(lambda: torchvision.ops.batched_nms(boxes, scores, labels, 0.4))
+    assert torch.equal(patched, unpatched)
     assert ran == ({"batched_nms"} if count == 3000 else {"nms"} if count else set())
 
 
@@ -161,11 +161,11 @@ def test_pasted_masks_are_bit_identical():
     )  # fmt: skip
     masks = torch.rand(len(boxes), 1, 28, 28)
     for padding in (1, 2):
-        outside = roi_heads.paste_masks_in_image(masks, boxes, (100, 128), padding=padding)
+        unpatched = roi_heads.paste_masks_in_image(masks, boxes, (100, 128), padding=padding)
         with detops.patch_torchvision():
-            inside = roi_heads.paste_masks_in_image(masks, boxes, (100, 128), padding=padding)
-            none = roi_heads.paste_masks_in_image(masks[:0], boxes[:0], (100, 128))
-        assert torch.equal(inside, outside) and none.shape == (0, 1, 100, 128)
+            patched = roi_heads.paste_masks_in_image(masks, boxes, (100, 128), padding=padding)
+            empty = roi_heads.paste_masks_in_image(masks[:0], boxes[:0], (100, 128))
+        assert torch.equal(patched, unpatched) and empty.shape == (0, 1, 100, 128)
 
 
 def positive(*shape):
@@ -202,12 +202,12 @@ def test_overlaps_and_losses_match_torchvision(name, dtype):
         result.sum().backward()
         return result, x.grad, y.grad
 
-    outside, none = our_ops(run)
+    unpatched, ran_unpatched = our_ops(run)
     with detops.patch_torchvision():
-        inside, ran = our_ops(run)
-    assert none == set() and (ran or dtype == torch.bfloat16)
-    assert [t.dtype for t in inside] == [t.dtype for t in outside]
-    torch.testing.assert_close(inside, outside, rtol=1e-4, atol=1e-5)
+        patched, ran = our_ops(run)
+    assert ran_unpatched == set() and (ran or dtype == torch.bfloat16)
+    assert [t.dtype for t in patched] == [t.dtype for t in unpatched]
+    torch.testing.assert_close(patched, unpatched, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +233,12 @@ def test_overlaps_and_losses_match_torchvision(name, dtype):
         (lambda: HOLDER.pooler(MAPS, [BOXES[:0]], [(32, 32)]), True),
     ],
 )
-def test_odd_inputs_give_the_results_of_torchvision(call, ours):
-    outside = call()
+def test_unusual_inputs_give_the_results_of_torchvision(call, ours):
+    unpatched = call()
     with detops.patch_torchvision():
-        inside, ran = our_ops(call)
-    assert bool(ran) == ours and inside.dtype == outside.dtype
-    torch.testing.assert_close(inside, outside)
+        patched, ran = our_ops(call)
+    assert bool(ran) == ours and patched.dtype == unpatched.dtype
+    torch.testing.assert_close(patched, unpatched)
 
 
 def parameters(module, name):
@@ -248,9 +248,9 @@ def parameters(module, name):
 
 
 def test_patched_functions_keep_their_parameters():
-    outside = {key: parameters(*key) for key in REPLACED}
+    unpatched = {key: parameters(*key) for key in REPLACED}
     with detops.patch_torchvision():
-        assert {key: parameters(*key) for key in REPLACED} == outside
+        assert {key: parameters(*key) for key in REPLACED} == unpatched
 
 
 MASKS = torch.eye(6).roll(1, 0)[None]
@@ -282,11 +282,11 @@ KEYWORDS = {
 @pytest.mark.parametrize(("module", "name"), REPLACED, ids=[name for _, name in REPLACED])
 def test_patched_functions_accept_keywords(module, name):
     function = getattr(sys.modules[module], name)
-    outside = function(**KEYWORDS[name])
+    unpatched = function(**KEYWORDS[name])
     with detops.patch_torchvision():
-        inside, ran = our_ops(lambda: function(**KEYWORDS[name]))
+        patched, ran = our_ops(lambda: function(**KEYWORDS[name]))
     assert ran or name == "paste_masks_in_image"  # this one calls no op
-    torch.testing.assert_close(inside, outside)
+    torch.testing.assert_close(patched, unpatched)
 
 
 @pytest.mark.slow
@@ -321,11 +321,11 @@ def test_pyramid_with_a_gap_uses_the_torchvision_levels():
         return torchvision.ops.MultiScaleRoIAlign(["a", "b"], 3, 2)(maps, boxes, [(512, 512)])
 
     try:
-        outside = run()
+        unpatched = run()
     except Exception as error:
-        outside = error
+        unpatched = error
     with detops.patch_torchvision():
-        torch.testing.assert_close(run(), outside)
+        torch.testing.assert_close(run(), unpatched)
 
 
 def test_traces_contain_torchvision_ops():
@@ -333,9 +333,9 @@ def test_traces_contain_torchvision_ops():
         graph = torch.jit.trace(lambda a, b: box_iou(a, b), (BOXES, BOXES)).graph
         return {node.kind() for node in graph.nodes()}
 
-    outside = traced()
+    unpatched = traced()
     with detops.patch_torchvision():
-        assert traced() == outside
+        assert traced() == unpatched
 
 
 def test_invalid_arguments_still_raise():
@@ -380,9 +380,11 @@ def test_rotated_overlaps_match_torchvision():
         pytest.skip("this torchvision has no rotated boxes")
     boxes = torch.rand(20, 5, generator=torch.Generator().manual_seed(0)) * 40 + 5
     for dtype in (torch.float32, torch.float64):
-        given = boxes.to(dtype), (boxes + 1).to(dtype)
-        expected = torchvision.ops.box_iou(*given, fmt="cxcywhr")
+        inputs = boxes.to(dtype), (boxes + 1).to(dtype)
+        expected = torchvision.ops.box_iou(*inputs, fmt="cxcywhr")
         with detops.patch_torchvision():
-            found, ran = our_ops(lambda given=given: torchvision.ops.box_iou(*given, fmt="cxcywhr"))
+            found, ran = our_ops(
+                lambda inputs=inputs: torchvision.ops.box_iou(*inputs, fmt="cxcywhr")
+            )
         assert "box_iou_rotated" in ran
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -75,7 +75,7 @@ def test_decorator_patches_only_during_the_call():
     before = state()
 
     @detops.patch_torchvision()
-    def inside(fail):
+    def decorated(fail):
         """Docs."""
         assert patched()
         if fail:
@@ -83,9 +83,9 @@ def test_decorator_patches_only_during_the_call():
         return 3
 
     assert state() == before
-    assert inside(False) == 3 and inside.__doc__ == "Docs."
+    assert decorated(False) == 3 and decorated.__doc__ == "Docs."
     with pytest.raises(KeyError):
-        inside(True)
+        decorated(True)
     assert state() == before
 
 

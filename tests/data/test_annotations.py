@@ -127,9 +127,9 @@ def test_windows_separators_in_file_names_are_resolved(write, tmp_path):
 @pytest.mark.parametrize("sizes", [{}, {"width": None, "height": None}, {"width": 3}])
 @pytest.mark.parametrize("check", ["exists", "header", "decode"])
 def test_missing_image_sizes_are_read_from_the_files(write, tmp_path, sizes, check):
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    Image.new("RGB", (HEIGHT, WIDTH)).save(tmp_path / "turned.jpg", exif=turned)
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
+    Image.new("RGB", (HEIGHT, WIDTH)).save(tmp_path / "turned.jpg", exif=rotated)
     for name in ("a.png", "turned.jpg"):
         path = write(annotation(bbox=[30, 20, 20, 20]), image={"id": 7, "file_name": name} | sizes)
         dataset = CocoDetection(path, check=check)
@@ -156,16 +156,16 @@ POLYGONS = [[3, 5, 9, 5, 9, 7], [5.5, 6, 20, 6, 20, 12]]
     ],
 )
 def test_missing_boxes_are_computed_from_segmentations(write, masks, box, segmentation, expected):
-    given = annotation(segmentation=segmentation)
-    del given["bbox"]
-    dataset = CocoDetection(write(given | box), masks=masks)
+    record = annotation(segmentation=segmentation)
+    del record["bbox"]
+    dataset = CocoDetection(write(record | box), masks=masks)
     target = dataset[0][1]
     assert target["boxes"].tolist() == [expected]
     if masks:
         assert target["masks"].any()
     for broken, message in (([[1, 2]], "broken segmentation: polygon 1"), ([], "box is not four")):
         with pytest.raises(AnnotationError, match=f"annotation 1: {message}"):
-            CocoDetection(write(given | box | {"segmentation": broken}))
+            CocoDetection(write(record | box | {"segmentation": broken}))
 
 
 def test_polygons_are_clipped_to_the_image():

@@ -99,9 +99,11 @@ def test_broken_annotation_is_reported_or_skipped(write, change, message):
 
 
 def test_error_names_only_the_first_five_broken_annotations(write):
-    bad = [{"id": n, "image_id": 7, "category_id": 9, "bbox": [0, 0, 0, 0]} for n in range(1, 21)]
+    broken = [
+        {"id": n, "image_id": 7, "category_id": 9, "bbox": [0, 0, 0, 0]} for n in range(1, 21)
+    ]
     with pytest.raises(AnnotationError) as caught:
-        CocoDetection(write(coco(annotations=bad)))
+        CocoDetection(write(coco(annotations=broken)))
     text = str(caught.value)
     assert "20 broken" in text and "annotation 5:" in text and "annotation 6:" not in text
     assert "15 more" in text and "\n" not in text
@@ -116,7 +118,7 @@ def test_missing_image_file_is_reported_or_skipped(write):
     assert len(dataset) == 1 and dataset.skipped["missing file"] == 1
 
 
-def picture(path, size=(40, 30), **options):
+def write_noise_image(path, size=(40, 30), **options):
     """Writes a noise image, large enough that half of its file is a broken image."""
     pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, **options)
@@ -124,13 +126,13 @@ def picture(path, size=(40, 30), **options):
 
 def broken_files(folder):
     """Writes two valid images and one broken file of each kind; returns their records."""
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    picture(folder / "sound.jpg")
-    picture(folder / "turned.jpg", (30, 40), exif=turned)
-    picture(folder / "other.png", (41, 30))
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
+    write_noise_image(folder / "sound.jpg")
+    write_noise_image(folder / "turned.jpg", (30, 40), exif=rotated)
+    write_noise_image(folder / "other.png", (41, 30))
     for name in ("cut.jpg", "cut.png", "cut.gif"):
-        picture(folder / name)
+        write_noise_image(folder / name)
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[: len(content) // 2])
     (folder / "text.png").write_text("no image")
@@ -163,7 +165,7 @@ def test_unreadable_image_is_replaced_by_the_next_one(write, tmp_path):
         with pytest.warns(UserWarning, match=dataset.images[index]["file_name"]):
             image, target = dataset[index]
         assert image.shape == (3, 30, 40) and target["image_id"] == 0
-    picture(tmp_path / "late.jpg")
+    write_noise_image(tmp_path / "late.jpg")
     dataset = CocoDetection(write(coco(images=[image_record("late.jpg")])))
     skipping = CocoDetection(dataset.path, on_error="skip")
     (tmp_path / "late.jpg").unlink()
@@ -272,8 +274,8 @@ def test_load_image_accepts_arrays_images_paths_and_tensors(tmp_path):
     array = np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8)
     expected = torch.from_numpy(array).permute(2, 0, 1)
     Image.fromarray(array).save(tmp_path / "i.png")
-    for form in (array, Image.fromarray(array), tmp_path / "i.png", str(tmp_path / "i.png")):
-        assert torch.equal(load_image(form), expected)
+    for source in (array, Image.fromarray(array), tmp_path / "i.png", str(tmp_path / "i.png")):
+        assert torch.equal(load_image(source), expected)
     assert torch.equal(load_image(expected.float() / 255), expected)
     assert load_image(array[:, :, 0]).shape == (3, 5, 7)
     assert load_image(np.dstack([array, array[:, :, :1]])).shape == (3, 5, 7)
@@ -303,28 +305,28 @@ class Noise(torch.utils.data.Dataset):
         return torch.rand(3) + index, {"labels": torch.tensor([index])}
 
 
-def drawn(**options):
+def draw_batches(**options):
     loader = build_train_loader(Noise(), 2, 6, **options)
     return [torch.stack(images) for images, _ in loader]
 
 
 def test_batches_depend_on_seed_and_position_only():
-    whole = drawn(seed=1)
-    assert len(whole) == 6
-    assert all(map(torch.equal, whole, drawn(seed=1)))
-    assert all(map(torch.equal, whole[4:], drawn(seed=1, start=4)))
-    assert all(map(torch.equal, whole, drawn(seed=1, workers=1)))
-    assert not all(map(torch.equal, whole, drawn(seed=2)))
+    batches = draw_batches(seed=1)
+    assert len(batches) == 6
+    assert all(map(torch.equal, batches, draw_batches(seed=1)))
+    assert all(map(torch.equal, batches[4:], draw_batches(seed=1, start=4)))
+    assert all(map(torch.equal, batches, draw_batches(seed=1, workers=1)))
+    assert not all(map(torch.equal, batches, draw_batches(seed=2)))
 
 
 def test_loading_leaves_global_random_state_unchanged():
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    drawn()
+    draw_batches()
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())
 
 
-class AllNoise(Noise):
+class NoiseFromAllGenerators(Noise):
     """Items of random numbers from all generators that augmentation may use."""
 
     def __getitem__(self, index):
@@ -334,15 +336,15 @@ class AllNoise(Noise):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_generator_is_seeded_for_each_image(workers):
-    loader = build_train_loader(AllNoise(), 5, 2, seed=3, workers=workers)
-    again = build_train_loader(AllNoise(), 5, 2, seed=3)
-    first, second = ([torch.stack(images) for images, _ in each] for each in (loader, again))
+    loader = build_train_loader(NoiseFromAllGenerators(), 5, 2, seed=3, workers=workers)
+    same_seed = build_train_loader(NoiseFromAllGenerators(), 5, 2, seed=3)
+    first, second = ([torch.stack(images) for images, _ in each] for each in (loader, same_seed))
     assert all(map(torch.equal, first, second))
     values = torch.cat(first)
     assert len(values.unique()) == values.numel()
 
 
-def sampled(**options):
+def sample_batches(**options):
     """Returns the image indices of each batch."""
     defaults = {"size": 7, "batch_size": 4, "start": 0, "stop": 12}
     sampler = SeededBatchSampler(**(defaults | options))
@@ -350,7 +352,7 @@ def sampled(**options):
 
 
 def test_an_epoch_contains_every_image_once():
-    order = [index for batch in sampled() for index in batch]
+    order = [index for batch in sample_batches() for index in batch]
     epochs = [order[i : i + 7] for i in range(0, 42, 7)]
     assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) > 1
@@ -360,7 +362,7 @@ GROUPS = [0, 1, 1, 0, 1, 1, 1]
 
 
 def test_each_batch_contains_images_of_one_group():
-    batches = sampled(groups=GROUPS, stop=70)
+    batches = sample_batches(groups=GROUPS, stop=70)
     assert len(batches) == 70
     assert all(len({GROUPS[index] for index in batch}) == 1 for batch in batches)
     counts = torch.bincount(torch.tensor(batches).flatten(), minlength=7)
@@ -378,31 +380,35 @@ def test_sampler_resumes_at_any_step(groups, start):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_process_shares_make_up_each_part_of_the_batch(parts):
+def test_process_batches_make_up_each_part_of_the_batch(parts):
     def pairs(**options):
         return list(SeededBatchSampler(7, 12, 0, 5, seed=1, groups=GROUPS, parts=parts, **options))
 
     size = 12 // parts
-    for whole, one, other in zip(pairs(), *(pairs(share=(i, 2)) for i in (0, 1)), strict=True):
+    for full_batch, one, other in zip(pairs(), *(pairs(share=(i, 2)) for i in (0, 1)), strict=True):
         for part in range(parts):
-            mine = [each[part * size // 2 : (part + 1) * size // 2] for each in (one, other)]
-            assert mine[0] + mine[1] == whole[part * size : (part + 1) * size]
+            process_parts = [
+                each[part * size // 2 : (part + 1) * size // 2] for each in (one, other)
+            ]
+            assert (
+                process_parts[0] + process_parts[1] == full_batch[part * size : (part + 1) * size]
+            )
     seeds = [seed for batch in pairs() for _, seed in batch]
     assert len(set(seeds)) == len(seeds)
 
 
 def test_batch_size_must_divide_by_processes_and_accumulation():
     with pytest.raises(ValueError, match=r"IMS_PER_BATCH: .*processes \(2\).*ACCUMULATE \(2\)"):
-        sampled(batch_size=6, share=(0, 2), parts=2)
+        sample_batches(batch_size=6, share=(0, 2), parts=2)
 
 
 def test_orientations_mark_landscape_images(write):
     data = coco(annotations=[])
     data["images"].append({"id": 8, "file_name": "a.png", "width": 30, "height": 30})
-    lying = CocoDetection(write(data), check="exists")
-    assert orientations(lying) == [1, 0]
-    assert orientations(torch.utils.data.ConcatDataset([lying, lying])) == [1, 0, 1, 0]
-    assert orientations(torch.utils.data.ConcatDataset([lying, Noise()])) is None
+    dataset = CocoDetection(write(data), check="exists")
+    assert orientations(dataset) == [1, 0]
+    assert orientations(torch.utils.data.ConcatDataset([dataset, dataset])) == [1, 0, 1, 0]
+    assert orientations(torch.utils.data.ConcatDataset([dataset, Noise()])) is None
 
 
 def test_empty_dataset_raises():

@@ -93,7 +93,7 @@ def test_voc_opens_without_lists_and_with_png_images(voc):
 
 
 @pytest.mark.parametrize(
-    ("files", "told", "expected"),
+    ("files", "listed_name", "expected"),
     [
         (["v.JPG"], "v.JPG", "v.JPG"),
         (["v.JPG"], "", "v.JPG"),
@@ -107,12 +107,12 @@ def test_voc_opens_without_lists_and_with_png_images(voc):
         ([], "v.jpg", None),
     ],
 )
-def test_voc_image_file_is_chosen_by_name_and_suffix(voc, files, told, expected):
+def test_voc_image_file_is_chosen_by_name_and_suffix(voc, files, listed_name, expected):
     for file in (*voc.glob("ImageSets/Main/*"), *voc.glob("JPEGImages/*"), *voc.glob("A*/*")):
         file.unlink()
     for file in files:
         Image.new("RGB", (40, 30)).save(voc / "JPEGImages" / file, "PNG")
-    text = voc_xml({}).replace("<size>", f"<filename>{told}</filename><size>")
+    text = voc_xml({}).replace("<size>", f"<filename>{listed_name}</filename><size>")
     (voc / "Annotations/v.xml").write_text(text)
     if expected is None:
         with pytest.raises(AnnotationError, match=r"image v: missing file: .*JPEGImages/v\.jpg"):
@@ -126,10 +126,10 @@ def test_voc_image_is_found_in_its_exact_unicode_form(voc, form):
     for other in ("NFC", "NFD"):
         Image.new("RGB", (40, 30)).save(voc / "JPEGImages" / f"{normalize(other, 'é')}.png")
     (voc / "JPEGImages/000001.jpg").unlink()
-    told = f"{normalize(form, 'é')}.png"
+    listed_name = f"{normalize(form, 'é')}.png"
     path = voc / "Annotations/000001.xml"
-    path.write_text(path.read_text().replace("<size>", f"<filename>{told}</filename><size>"))
-    assert VocDetection(voc).image_path(0).name == told
+    path.write_text(path.read_text().replace("<size>", f"<filename>{listed_name}</filename><size>"))
+    assert VocDetection(voc).image_path(0).name == listed_name
 
 
 def test_voc_images_may_lie_in_subfolders(voc):
@@ -298,8 +298,8 @@ def test_coco_folder_opens_the_chosen_split(images):
         open_dataset(images)
     dataset = open_dataset(f"{images}?split=val2017")
     assert dataset.image_path(0) == images / "val2017" / "x.png"
-    given = open_dataset(f"{images}?split=val2017", image_dir=images / "train2017")
-    assert given.image_path(0) == images / "train2017" / "x.png"
+    with_image_dir = open_dataset(f"{images}?split=val2017", image_dir=images / "train2017")
+    assert with_image_dir.image_path(0) == images / "train2017" / "x.png"
 
 
 def test_path_may_contain_a_question_mark(images):

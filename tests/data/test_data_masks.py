@@ -98,8 +98,8 @@ def test_any_counts_text_is_a_mask_or_raises(text):
         rle = to_rle(compressed(text), HEIGHT, WIDTH)
     except SegmentationError:
         return
-    again = coco_mask.decode({"size": [HEIGHT, WIDTH], "counts": text.encode()})
-    assert np.array_equal(coco_mask.decode(rle), again)
+    decoded_by_pycocotools = coco_mask.decode({"size": [HEIGHT, WIDTH], "counts": text.encode()})
+    assert np.array_equal(coco_mask.decode(rle), decoded_by_pycocotools)
 
 
 @settings(max_examples=40)
@@ -137,9 +137,9 @@ def test_targets_have_masks_only_on_request(write):
     assert target["masks"].dtype == torch.uint8 and target["masks"].shape == (2, HEIGHT, WIDTH)
     assert np.array_equal(target["masks"][0].numpy() > 0, MASK)
     assert target["masks"].is_contiguous()
-    plain = CocoDetection(path)
-    assert "masks" not in plain[0][1]
-    assert not any("segmentation" in a for a in plain.ground_truth()["annotations"])
+    without_masks = CocoDetection(path)
+    assert "masks" not in without_masks[0][1]
+    assert not any("segmentation" in a for a in without_masks.ground_truth()["annotations"])
     assert "masks" in CocoDetection(path, masks=None)[0][1]
     assert "masks" not in CocoDetection(write([{}]), masks=None)[0][1]
     empty = CocoDetection(write([]), masks=True, keypoints=True)[0][1]
@@ -188,10 +188,10 @@ def test_crowd_keypoints_are_kept_only_if_valid(write, points):
     truth = dataset.ground_truth()
     assert [a.get("keypoints") for a in truth["annotations"]] == [None, POINTS, None]
     found = [annotation | {"score": 0.5} for annotation in truth["annotations"][1:2]]
-    rated = coco_metrics(truth, found, iou_types=("keypoints",))
-    assert rated["keypoints"]["AP"] == pytest.approx(1)
-    sound = CocoDetection(write([{"iscrowd": 1, "keypoints": POINTS}]), keypoints=True)
-    assert sound.ground_truth()["annotations"][0]["keypoints"] == POINTS
+    metrics = coco_metrics(truth, found, iou_types=("keypoints",))
+    assert metrics["keypoints"]["AP"] == pytest.approx(1)
+    valid = CocoDetection(write([{"iscrowd": 1, "keypoints": POINTS}]), keypoints=True)
+    assert valid.ground_truth()["annotations"][0]["keypoints"] == POINTS
 
 
 def test_keypoints_require_a_category_that_names_them(write):
@@ -205,9 +205,9 @@ def test_keypoints_require_a_category_that_names_them(write):
 def test_coco_export_is_read_back_unchanged(write, tmp_path):
     path = write([{"segmentation": POLYGON, "keypoints": POINTS}] * 2)
     source = CocoDetection(path, masks=True, keypoints=True)
-    again = CocoDetection(export_coco(source, tmp_path / "export"), masks=True, keypoints=True)
-    (image, target), (image2, target2) = source[0], again[0]
-    assert torch.equal(image, image2) and again.names == source.names
+    exported = CocoDetection(export_coco(source, tmp_path / "export"), masks=True, keypoints=True)
+    (image, target), (image2, target2) = source[0], exported[0]
+    assert torch.equal(image, image2) and exported.names == source.names
     assert all(
         torch.equal(target[key], target2[key]) for key in ("boxes", "labels", "masks", "keypoints")
     )
@@ -220,7 +220,7 @@ def row_runs(box):
 
 
 @pytest.mark.parametrize("density", [0, 0.02, 0.5, 0.98, 1])
-def test_row_runs_encode_to_the_rle_of_the_whole_mask(density):
+def test_row_runs_encode_to_the_rle_of_the_full_mask(density):
     rng = np.random.default_rng(0)
     for _ in range(200):
         height, width = rng.integers(1, 9, 2).tolist()
@@ -231,8 +231,8 @@ def test_row_runs_encode_to_the_rle_of_the_whole_mask(density):
         box[:] = rng.random((h, w)) < density
         box[: rng.integers(h + 1)] = rng.integers(2)
         counts = row_runs(box)
-        for spelling in (counts, [*counts, 0], [*counts[:1], 0, 0, *counts[1:]]):
-            encoded = encode_rows(spelling, (left, top, w, h), height, width)
+        for equivalent_counts in (counts, [*counts, 0], [*counts[:1], 0, 0, *counts[1:]]):
+            encoded = encode_rows(equivalent_counts, (left, top, w, h), height, width)
             assert encoded == encode_mask(mask)
 
 

@@ -23,7 +23,7 @@ from detops.data.masks import rotated_corners
 WIDTH, HEIGHT = 40, 30
 
 
-def picture(path):
+def write_image(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (WIDTH, HEIGHT), (9, 99, 199)).save(path)
     return path
@@ -50,7 +50,7 @@ def picture(path):
     ],
 )
 def test_mangled_file_names_find_their_files(tmp_path, file, name):
-    picture(tmp_path / file)
+    write_image(tmp_path / file)
     assert resolve_file(tmp_path, name) == file
 
 
@@ -59,7 +59,7 @@ def test_mangled_file_names_find_their_files(tmp_path, file, name):
     ["b/a.png", "1a2b3c4-a.png", "", "\0", "x" * 5000, "é/\0/é", "é" * 5000, "é" * 300, "a.png/"],
 )
 def test_names_without_a_file_stay_unchanged(tmp_path, name):
-    picture(tmp_path / "a.png")
+    write_image(tmp_path / "a.png")
     assert resolve_file(tmp_path, name) == name
 
 
@@ -77,7 +77,7 @@ def cvat(tmp_path):
     """Writes annotations.xml with one image and the given shapes."""
 
     def write(shapes, folder="images/default", extra="", image='subset="default"'):
-        picture(tmp_path / folder / "a.png")
+        write_image(tmp_path / folder / "a.png")
         labels = "".join(f"<label><name>{name}</name></label>" for name in ("dog", "cat"))
         (tmp_path / "annotations.xml").write_text(
             f"<annotations><version>1.1</version><meta><task><labels>{labels}</labels></task></meta>"
@@ -107,8 +107,8 @@ def test_cvat_boxes_and_polygons_are_read(cvat, folder):
 
 
 def test_rotated_cvat_boxes_become_enclosing_boxes(cvat):
-    turned = BOX.replace("<box", '<box rotation="90"')
-    assert CvatDetection(cvat(turned))[0][1]["boxes"].tolist() == [[3.5, 0, 8.5, 9.5]]
+    rotated = BOX.replace("<box", '<box rotation="90"')
+    assert CvatDetection(cvat(rotated))[0][1]["boxes"].tolist() == [[3.5, 0, 8.5, 9.5]]
 
 
 def test_cvat_masks_are_decoded(cvat):
@@ -155,7 +155,7 @@ def test_cvat_label_without_a_name_raises(cvat):
     ("width", "height"), [("9" * 5000, HEIGHT), (10**9, 10**9), ("x", HEIGHT), (WIDTH, "-1")]
 )
 def test_cvat_mask_requires_a_valid_image_size(tmp_path, width, height):
-    picture(tmp_path / "a.png")
+    write_image(tmp_path / "a.png")
     mask = '<mask label="cat" rle="1,2,1,2" left="5" top="6" width="3" height="2"/>'
     (tmp_path / "annotations.xml").write_text(
         "<annotations><meta><job><labels><label><name>cat</name></label></labels></job></meta>"
@@ -181,9 +181,9 @@ def test_invalid_cvat_file_raises(cvat, tmp_path):
 
 
 def region(kind="rectanglelabels", **value):
-    given = {"x": 25, "y": 20, "width": 50, "height": 40, "rotation": 0, kind: ["cat"]}
+    default_value = {"x": 25, "y": 20, "width": 50, "height": 40, "rotation": 0, kind: ["cat"]}
     sides = {"original_width": WIDTH, "original_height": HEIGHT}
-    return {"type": kind, "value": given | value} | sides
+    return {"type": kind, "value": default_value | value} | sides
 
 
 def task(*regions, number=5, name="/data/upload/1/1a2b3c4d-a%20b.png", **annotation):
@@ -195,9 +195,9 @@ def task(*regions, number=5, name="/data/upload/1/1a2b3c4d-a%20b.png", **annotat
 
 
 @pytest.fixture
-def studio(tmp_path):
+def label_studio(tmp_path):
     def write(*tasks):
-        picture(tmp_path / "a b.png")
+        write_image(tmp_path / "a b.png")
         path = tmp_path / "export.json"
         path.write_bytes(codecs.BOM_UTF8 + json.dumps(tasks).encode())
         return path
@@ -205,9 +205,11 @@ def studio(tmp_path):
     return write
 
 
-def test_label_studio_rectangles_and_polygons_are_read(studio):
+def test_label_studio_rectangles_and_polygons_are_read(label_studio):
     points = [[0, 0], [50, 0], [50, 100]]
-    path = studio(task(region(), region("polygonlabels", points=points, polygonlabels=["ant"])))
+    path = label_studio(
+        task(region(), region("polygonlabels", points=points, polygonlabels=["ant"]))
+    )
     for spec in (path, f"label-studio:{path}"):
         dataset = open_dataset(spec)
         assert isinstance(dataset, LabelStudioDetection) and dataset.names == ("ant", "cat")
@@ -218,24 +220,24 @@ def test_label_studio_rectangles_and_polygons_are_read(studio):
     assert open_dataset(f"{path}?names=cat,ant").names == ("cat", "ant")
 
 
-def test_rotated_label_studio_rectangles_are_enclosed(studio):
-    dataset = open_dataset(studio(task(region(rotation=90))))
+def test_rotated_label_studio_rectangles_are_enclosed(label_studio):
+    dataset = open_dataset(label_studio(task(region(rotation=90))))
     # Label Studio rotates clockwise around the upper left corner.
     assert dataset[0][1]["boxes"].tolist() == [[0, 6, 10, 26]]
 
 
-def test_label_studio_task_uses_exactly_one_annotation(studio):
+def test_label_studio_task_uses_exactly_one_annotation(label_studio):
     two = task(region())
     two["annotations"] = [
         {"result": [region()], "was_cancelled": True},
         {"result": []},
     ]
-    assert len(open_dataset(f"{studio(two)}?names=cat")[0][1]["boxes"]) == 0
+    assert len(open_dataset(f"{label_studio(two)}?names=cat")[0][1]["boxes"]) == 0
     two["annotations"][0] = {"result": [region()], "ground_truth": True}
-    assert len(open_dataset(studio(two))[0][1]["boxes"]) == 1
+    assert len(open_dataset(label_studio(two))[0][1]["boxes"]) == 1
     two["annotations"][0]["ground_truth"] = False
     with pytest.raises(AnnotationError, match="task 5: broken task: expected one annotation"):
-        open_dataset(studio(two))
+        open_dataset(label_studio(two))
 
 
 @pytest.mark.parametrize(
@@ -254,8 +256,8 @@ def test_label_studio_task_uses_exactly_one_annotation(studio):
         (7, "unsupported region: None"),
     ],
 )
-def test_broken_label_studio_region_is_reported_or_skipped(studio, broken, message):
-    path = studio(task(region(), broken))
+def test_broken_label_studio_region_is_reported_or_skipped(label_studio, broken, message):
+    path = label_studio(task(region(), broken))
     with pytest.raises(AnnotationError, match=message):
         open_dataset(path)
     dataset = open_dataset(path, on_error="skip")
@@ -273,13 +275,13 @@ def test_broken_label_studio_region_is_reported_or_skipped(studio, broken, messa
         ([task(region(), name="none.png")], "missing file"),
     ],
 )
-def test_invalid_label_studio_file_raises(studio, tasks, message):
+def test_invalid_label_studio_file_raises(label_studio, tasks, message):
     with pytest.raises(AnnotationError, match=message):
-        open_dataset(studio(*tasks))
+        open_dataset(label_studio(*tasks))
 
 
 def test_coco_export_of_label_studio_finds_its_images(tmp_path):
-    picture(tmp_path / "images/a b.png")
+    write_image(tmp_path / "images/a b.png")
     image = {"id": 0, "file_name": "images\\1a2b3c4d-a%20b.png", "width": WIDTH, "height": HEIGHT}
     data = {
         "images": [image],
@@ -291,7 +293,7 @@ def test_coco_export_of_label_studio_finds_its_images(tmp_path):
 
 
 def test_voc_export_of_label_studio_opens(tmp_path):
-    picture(tmp_path / "images/a.png")
+    write_image(tmp_path / "images/a.png")
     (tmp_path / "Annotations").mkdir()
     (tmp_path / "Annotations/a.xml").write_text(
         f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size><object>"

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from test_data_tools import HEIGHT, WIDTH, picture
+from test_data_tools import HEIGHT, WIDTH, write_image
 
 from detops.data import AnnotationError, VocDetection, YoloDetection, load_datasets, open_dataset
 from detops.data import files as files_module
@@ -19,7 +19,7 @@ def yolo(tmp_path):
 
     def write(labels, yaml="train: images/train\nnames: [cat, dog]\n", bom=b""):
         for name, text in labels.items():
-            picture(tmp_path / "images/train" / f"{name}.png")
+            write_image(tmp_path / "images/train" / f"{name}.png")
             if text is not None:
                 file = tmp_path / "labels/train" / f"{name}.txt"
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def test_yolo_split_val_accepts_the_key_valid(yolo):
 
 
 def test_yolo_export_of_label_studio_opens(tmp_path):
-    picture(tmp_path / "images/1a2b3c4d-a.png")
+    write_image(tmp_path / "images/1a2b3c4d-a.png")
     for name, text in (("classes.txt", "cat\ndog\n"), ("labels/1a2b3c4d-a.txt", "1 .5 .5 1 1")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -156,7 +156,7 @@ def test_yolo_export_of_label_studio_opens(tmp_path):
 
 
 def test_yolo_export_of_cvat_opens(tmp_path):
-    picture(tmp_path / "obj_train_data/a b.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
+    write_image(tmp_path / "obj_train_data/a b.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
     (tmp_path / "obj.names").write_text("cat\ndog\n")
     (tmp_path / "obj.data").write_text("classes = 2\n")
     (tmp_path / "train.txt").write_text("data/obj_train_data/a b.png\n")
@@ -169,7 +169,7 @@ def test_yolo_export_of_cvat_opens(tmp_path):
 
 def test_labels_next_to_images_are_found_below_an_images_folder(tmp_path):
     root = tmp_path / "images" / "mine"
-    picture(root / "photos/a.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
+    write_image(root / "photos/a.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
     (root / "data.yaml").write_text("{train: photos, names: [cat]}")
     assert open_dataset(root)[0][1]["boxes"].tolist() == [[0, 0, WIDTH, HEIGHT]]
 
@@ -177,7 +177,7 @@ def test_labels_next_to_images_are_found_below_an_images_folder(tmp_path):
 @pytest.mark.parametrize("name", ["b.gif", "b.JP2", "b.tga", "b.ppm", "b.Jpe", "b.pcx"])
 def test_yolo_images_may_have_any_supported_format(yolo, name):
     root = yolo({"a": "0 0.5 0.5 1 1"})
-    picture(root / "images/train" / name)
+    write_image(root / "images/train" / name)
     (root / "labels/train/b.txt").write_text("1 0.5 0.5 1 1")
     dataset = open_dataset(root)
     assert [target["labels"].tolist() for _, target in dataset] == [[1], [2]]

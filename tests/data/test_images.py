@@ -25,23 +25,23 @@ from detops.data.image import FORMATS, LargeImageError
 from detops.engine import Detector
 
 # Multiples of an eighth of the range, including both ends.
-SHARES = np.array([[0, 1, 2, 3], [4, 5, 6, 8]]) / 8
-GREY = torch.from_numpy((SHARES * 255).round().astype(np.uint8)).expand(3, -1, -1)
+FRACTIONS = np.array([[0, 1, 2, 3], [4, 5, 6, 8]]) / 8
+GREY = torch.from_numpy((FRACTIONS * 255).round().astype(np.uint8)).expand(3, -1, -1)
 
 
-def near(found, expected, tolerance=0):
+def is_close(found, expected, tolerance=0):
     assert found.dtype == torch.uint8 and found.shape == expected.shape
     return (found.int() - expected.int()).abs().max() <= tolerance
 
 
-def wide(most=65535, dtype=np.uint16):
-    return (SHARES * most).round().astype(dtype)
+def scaled(max_value=65535, dtype=np.uint16):
+    return (FRACTIONS * max_value).round().astype(dtype)
 
 
 def test_16_bit_png_is_rounded_to_8_bits(tmp_path):
-    Image.fromarray(wide()).save(tmp_path / "a.png")
+    Image.fromarray(scaled()).save(tmp_path / "a.png")
     assert Image.open(tmp_path / "a.png").mode == "I;16"
-    assert near(load_image(tmp_path / "a.png"), GREY)
+    assert is_close(load_image(tmp_path / "a.png"), GREY)
     # All 16 bits count: a value rounds to the nearest of 256, not down to its high byte.
     Image.fromarray(np.array([[128, 129, 65407, 65406]], np.uint16)).save(tmp_path / "b.png")
     assert load_image(tmp_path / "b.png")[0].tolist() == [[0, 1, 255, 254]]
@@ -52,15 +52,15 @@ def test_16_bit_png_is_rounded_to_8_bits(tmp_path):
 @pytest.mark.parametrize(
     ("values", "options"),
     [
-        (wide(), {}),
-        (wide(), {"photometric": "miniswhite"}),
-        (wide(255, np.uint8), {}),
-        (wide(255, np.uint8), {"photometric": "miniswhite"}),
-        (wide(65535, np.int32), {}),
-        (wide(65535, np.uint32), {}),
-        (SHARES.astype(np.float32), {}),
-        (np.stack([wide()] * 3, -1), {"photometric": "rgb"}),
-        (np.stack([wide()] * 4, -1), {"photometric": "rgb", "extrasamples": ["unassalpha"]}),
+        (scaled(), {}),
+        (scaled(), {"photometric": "miniswhite"}),
+        (scaled(255, np.uint8), {}),
+        (scaled(255, np.uint8), {"photometric": "miniswhite"}),
+        (scaled(65535, np.int32), {}),
+        (scaled(65535, np.uint32), {}),
+        (FRACTIONS.astype(np.float32), {}),
+        (np.stack([scaled()] * 3, -1), {"photometric": "rgb"}),
+        (np.stack([scaled()] * 4, -1), {"photometric": "rgb", "extrasamples": ["unassalpha"]}),
     ],
 )
 def test_tiff_values_are_scaled_to_8_bits(tmp_path, values, options, byteorder, compression):
@@ -77,7 +77,7 @@ def test_tiff_values_are_scaled_to_8_bits(tmp_path, values, options, byteorder, 
         return
     expected = 255 - GREY if options.get("photometric") == "miniswhite" else GREY
     # Pillow returns the high byte of 16-bit colours.
-    assert near(load_image(tmp_path / "a.tif"), expected, 1 if values.ndim == 3 else 0)
+    assert is_close(load_image(tmp_path / "a.tif"), expected, 1 if values.ndim == 3 else 0)
 
 
 def test_12_bit_tiff_is_scaled_to_8_bits(tmp_path):
@@ -101,8 +101,8 @@ def test_12_bit_tiff_is_scaled_to_8_bits(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (SHARES.astype(np.float32) * 255, r"a\.tif: mode F: .*0\.\.1, got 0 to 255"),
-        (SHARES.astype(np.float32) - 1, r"a\.tif: mode F: .*0\.\.1, got -1 to 0"),
+        (FRACTIONS.astype(np.float32) * 255, r"a\.tif: mode F: .*0\.\.1, got 0 to 255"),
+        (FRACTIONS.astype(np.float32) - 1, r"a\.tif: mode F: .*0\.\.1, got -1 to 0"),
         (np.full((2, 2), np.nan, np.float32), r"a\.tif: mode F: .*0\.\.1, got nan to nan"),
         (np.full((2, 2), -1, np.int32), r"a\.tif: mode I: .*0\.\.65535, got -1 to -1"),
         (np.full((2, 2), 2**32 - 1, np.uint32), r"a\.tif: mode I: .*0\.\.65535, got -1 to -1"),
@@ -134,60 +134,62 @@ def test_unsupported_modes_raise(mode):
         load_image(Image.new(mode, (3, 2)))
 
 
-def pictures():
+def images_by_mode():
     """Returns images of every other mode with their expected pixels, by file name."""
     generator = np.random.default_rng(0)
     colours = generator.integers(0, 256, (6, 9, 3), dtype=np.uint8)
-    shown = torch.from_numpy(colours).permute(2, 0, 1)
+    expected = torch.from_numpy(colours).permute(2, 0, 1)
     rgb = Image.fromarray(colours)
     alpha = rgb.copy()
     alpha.putalpha(Image.fromarray(colours[:, :, 0]))
     grey = rgb.convert("L")
-    grey_shown = torch.from_numpy(np.array(grey)).expand(3, -1, -1)
+    grey_expected = torch.from_numpy(np.array(grey)).expand(3, -1, -1)
     grey_alpha = grey.copy()
     grey_alpha.putalpha(Image.fromarray(colours[:, :, 1]))
     bits = Image.fromarray(colours[:, :, 0] > 127)
-    bits_shown = torch.from_numpy(np.array(bits)).expand(3, -1, -1) * 255
-    few = rgb.quantize(4)
-    few_shown = torch.from_numpy(np.array(few.getpalette()).reshape(-1, 3)[np.array(few)])
-    few_shown = few_shown.permute(2, 0, 1).to(torch.uint8)
-    see_through = few.copy()
-    see_through.info["transparency"] = 1
-    ink = rgb.convert("CMYK")
+    bits_expected = torch.from_numpy(np.array(bits)).expand(3, -1, -1) * 255
+    palette = rgb.quantize(4)
+    palette_expected = torch.from_numpy(
+        np.array(palette.getpalette()).reshape(-1, 3)[np.array(palette)]
+    )
+    palette_expected = palette_expected.permute(2, 0, 1).to(torch.uint8)
+    transparent = palette.copy()
+    transparent.info["transparency"] = 1
+    cmyk = rgb.convert("CMYK")
     return {
-        "rgb.png": (rgb, shown),
-        "rgba.png": (alpha, shown),
-        "grey.png": (grey, grey_shown),
-        "la.png": (grey_alpha, grey_shown),
-        "bits.png": (bits, bits_shown),
-        "bits.tif": (bits, bits_shown),
-        "palette.png": (few, few_shown),
-        "palette.gif": (few, few_shown),
-        "transparent.png": (see_through, few_shown),
-        "ink.tif": (ink, shown),
+        "rgb.png": (rgb, expected),
+        "rgba.png": (alpha, expected),
+        "grey.png": (grey, grey_expected),
+        "la.png": (grey_alpha, grey_expected),
+        "bits.png": (bits, bits_expected),
+        "bits.tif": (bits, bits_expected),
+        "palette.png": (palette, palette_expected),
+        "palette.gif": (palette, palette_expected),
+        "transparent.png": (transparent, palette_expected),
+        "ink.tif": (cmyk, expected),
     }
 
 
-@pytest.mark.parametrize("name", pictures())
+@pytest.mark.parametrize("name", images_by_mode())
 def test_every_other_mode_is_converted_to_rgb(tmp_path, name):
-    picture, shown = pictures()[name]
-    picture.save(tmp_path / name)
-    assert torch.equal(load_image(tmp_path / name), shown)
-    assert torch.equal(load_image(picture), shown)
+    image, expected = images_by_mode()[name]
+    image.save(tmp_path / name)
+    assert torch.equal(load_image(tmp_path / name), expected)
+    assert torch.equal(load_image(image), expected)
 
 
 def test_cmyk_jpeg_is_converted_to_rgb(tmp_path):
     colours = Image.new("RGB", (16, 16), (200, 40, 90))
     colours.convert("CMYK").save(tmp_path / "a.jpg", quality=100)
     expected = torch.tensor([200, 40, 90], dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16)
-    assert near(load_image(tmp_path / "a.jpg"), expected, 4)
+    assert is_close(load_image(tmp_path / "a.jpg"), expected, 4)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_are_rotated_upright(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    for values in (wide(255, np.uint8), wide()):
+    for values in (scaled(255, np.uint8), scaled()):
         Image.fromarray(values).save(tmp_path / "a.png", exif=exif)
         grey = Image.fromarray(GREY[0].numpy().copy())
         grey.info["exif"] = exif.tobytes()
@@ -197,17 +199,22 @@ def test_images_are_rotated_upright(tmp_path, orientation):
 
 @pytest.mark.parametrize("order", ["=", "<", ">"])
 def test_uint16_and_float_arrays_are_scaled_to_8_bits(order):
-    values = wide().astype(np.dtype(np.uint16).newbyteorder(order))
+    values = scaled().astype(np.dtype(np.uint16).newbyteorder(order))
     assert torch.equal(load_image(values), GREY)
     assert torch.equal(load_image(np.stack([values] * 4, -1)), GREY)
-    assert torch.equal(load_image(torch.from_numpy(wide())[None]), GREY)
+    assert torch.equal(load_image(torch.from_numpy(scaled())[None]), GREY)
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        assert near(load_image(torch.from_numpy(SHARES).to(dtype)[None]), GREY, 1)
+        assert is_close(load_image(torch.from_numpy(FRACTIONS).to(dtype)[None]), GREY, 1)
     with pytest.raises(
         ImageError, match=r"image: expected floating values in 0\.\.1, got 0 to 255"
     ):
-        load_image(SHARES * 255)
-    for values in (wide(9, np.int32), wide(9, np.int64), wide(1, bool), SHARES.astype("c8")):
+        load_image(FRACTIONS * 255)
+    for values in (
+        scaled(9, np.int32),
+        scaled(9, np.int64),
+        scaled(1, bool),
+        FRACTIONS.astype("c8"),
+    ):
         with pytest.raises(ImageError, match="expected uint8, uint16 or floating values, got"):
             load_image(values)
     for dtype in (torch.float8_e5m2, torch.complex64, torch.int16, torch.bool):
@@ -223,7 +230,7 @@ def test_images_without_pixels_raise(mode, size):
 
 
 def test_damaged_or_closed_pillow_image_raises(tmp_path):
-    Image.fromarray(wide()).save(tmp_path / "a.png")
+    Image.fromarray(scaled()).save(tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
     closed = Image.open(BytesIO(content))
     closed.close()
@@ -246,9 +253,9 @@ def test_invalid_file_names_raise_image_error():
     ),
     booleans(),
 )
-def test_any_array_is_an_image_or_raises(array, turned):
+def test_any_array_is_an_image_or_raises(array, transposed):
     try:
-        image = load_image(array.T if turned else array)
+        image = load_image(array.T if transposed else array)
     except ImageError as error:
         assert str(error).startswith("image: ")
     else:
@@ -268,7 +275,7 @@ def test_tensors_of_other_layouts_raise():
 
 
 def test_image_with_requires_grad_loads_without_a_warning(recwarn):
-    assert torch.equal(load_image(torch.from_numpy(SHARES)[None].requires_grad_()), GREY)
+    assert torch.equal(load_image(torch.from_numpy(FRACTIONS)[None].requires_grad_()), GREY)
     assert not recwarn.list
 
 
@@ -288,13 +295,13 @@ class Recorder(torch.nn.Module):
 @pytest.mark.parametrize("size", [(40, 50), (130, 70)])
 def test_tiled_image_is_converted_to_float_tile_by_tile(size, monkeypatch):
     image = torch.randint(256, (3, *size), dtype=torch.uint8)
-    seen, to_float = [], torch.Tensor.float
+    shapes, to_float = [], torch.Tensor.float
     monkeypatch.setattr(
-        torch.Tensor, "float", lambda self: (seen.append(self.shape), to_float(self))[1]
+        torch.Tensor, "float", lambda self: (shapes.append(self.shape), to_float(self))[1]
     )
     recorder = Recorder()
     Detector(recorder, ["x"], tile_size=64, tile_overlap=0.5, device="cpu").detect(image)
-    assert max(shape.numel() for shape in seen) <= 3 * 64 * 64
+    assert max(shape.numel() for shape in shapes) <= 3 * 64 * 64
     first = recorder.images[0]
     assert first.shape == (3, 64, 64) and first.dtype == torch.float32
     expected = to_float(image)[:, :64, :64] / 255
@@ -305,7 +312,7 @@ def test_tiled_image_is_converted_to_float_tile_by_tile(size, monkeypatch):
 
 
 def test_bytes_load_like_the_file_they_come_from(tmp_path):
-    Image.fromarray(wide()).save(tmp_path / "a.png")
+    Image.fromarray(scaled()).save(tmp_path / "a.png")
     assert torch.equal(
         load_image((tmp_path / "a.png").read_bytes()), load_image(tmp_path / "a.png")
     )
@@ -324,9 +331,9 @@ def test_each_format_is_read(kind):
 
 def test_max_pixels_and_formats_limit_the_input(tmp_path):
     path = tmp_path / "a.png"
-    Image.fromarray(wide()).save(path)
+    Image.fromarray(scaled()).save(path)
     for source in (path, path.read_bytes()):
-        assert near(load_image(source, max_pixels=8, formats=["PNG"]), GREY)
+        assert is_close(load_image(source, max_pixels=8, formats=["PNG"]), GREY)
         with pytest.raises(LargeImageError, match="more than the limit of 7 pixels"):
             load_image(source, max_pixels=7)
         with pytest.raises(ImageError, match=r"not a readable image \(expected JPEG, GIF\)"):

@@ -34,8 +34,8 @@ def test_shapes_item_has_consistent_boxes_and_masks():
         assert masks.sum(dim=0).max() <= 1  # each pixel belongs to the front shape
         for mask, box in zip(masks, target["boxes"], strict=True):
             rows, columns = mask.nonzero().unbind(1)
-            around = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-            assert box.tolist() == [float(side) for side in around]
+            bounds = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+            assert box.tolist() == [float(side) for side in bounds]
     assert "masks" not in Shapes(length=1, size=48, masks=False)[0][1]
 
 
@@ -121,9 +121,9 @@ def test_ground_truth_equals_the_item_targets():
 def test_shapes_export_is_read_back_unchanged(tmp_path):
     dataset = Shapes("test", 3, (40, 56), seed=7)
     path = export(tmp_path / "shapes", "test", 3, (40, 56), seed=7)
-    again = CocoDetection(path, masks=True)
-    assert again.names == dataset.names and len(again) == 3
-    assert all(equal(dataset[i], again[i]) for i in range(3))
+    exported = CocoDetection(path, masks=True)
+    assert exported.names == dataset.names and len(exported) == 3
+    assert all(equal(dataset[i], exported[i]) for i in range(3))
     assert export_coco(dataset, tmp_path / "other").read_text() == path.read_text()
 
 
@@ -143,22 +143,24 @@ def test_masks_are_drawn_over_the_image():
     masks[1, 50:, 70:] = True
     boxes = torch.tensor([[10.0, 10, 40, 40], [70, 50, 80, 60], [1, 1, 3, 3]])
     labels = torch.tensor([1, 2, 1])
-    picture = draw_detections(image, boxes, None, labels, masks=masks)
-    plain = draw_detections(image, boxes, None, labels)
+    drawing = draw_detections(image, boxes, None, labels, masks=masks)
+    without_masks = draw_detections(image, boxes, None, labels)
     inside, rim, outside = (50, 50), (28, 50), (120, 30)
-    assert plain.getpixel(inside) == (90, 90, 90) == picture.getpixel(outside)
-    red, green, blue = picture.getpixel(inside)  # translucent amber over grey
+    assert without_masks.getpixel(inside) == (90, 90, 90) == drawing.getpixel(outside)
+    red, green, blue = drawing.getpixel(inside)  # translucent amber over grey
     assert 90 < blue + 60 and red > green > 90 > blue
-    assert sum(map(abs, np.subtract(picture.getpixel(rim), (90, 90, 90)))) > sum(
+    assert sum(map(abs, np.subtract(drawing.getpixel(rim), (90, 90, 90)))) > sum(
         map(abs, np.subtract((red, green, blue), (90, 90, 90)))
     )
-    four = draw_detections(image, boxes, None, labels, masks=masks[:, None].to(torch.uint8))
-    assert four.tobytes() == picture.tobytes()
-    nothing = draw_detections(image, boxes[:0], masks=masks[:0])
-    assert nothing.getpixel(inside) == (90, 90, 90)
-    for wrong in (masks[:2], masks[:, :5], masks.float()):
+    four_dimensions = draw_detections(
+        image, boxes, None, labels, masks=masks[:, None].to(torch.uint8)
+    )
+    assert four_dimensions.tobytes() == drawing.tobytes()
+    no_objects = draw_detections(image, boxes[:0], masks=masks[:0])
+    assert no_objects.getpixel(inside) == (90, 90, 90)
+    for invalid in (masks[:2], masks[:, :5], masks.float()):
         with pytest.raises(ValueError, match="expected masks of bool or uint8"):
-            draw_detections(image, boxes, masks=wrong)
+            draw_detections(image, boxes, masks=invalid)
 
 
 DRAW = """

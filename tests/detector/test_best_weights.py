@@ -20,7 +20,7 @@ class Solver:
     PATIENCE, TEST_PERIOD = 2, 10
 
 
-def nothing_told(line):
+def fail_on_report(line):
     raise AssertionError(line)
 
 
@@ -31,7 +31,7 @@ def offer(best, step, ap, value=0.0):
 
 
 def test_best_weights_are_replaced_only_by_a_higher_ap(tmp_path):
-    best = BestWeights(tmp_path, False, nothing_told)
+    best = BestWeights(tmp_path, False, fail_on_report)
     for step, ap in ((10, None), (20, 0.2), (30, 0.1), (40, 0.2), (50, 0.3)):
         offer(best, step, ap, value=step)
         kept = {10: None, 20: 20, 30: 20, 40: 20, 50: 50}[step]
@@ -45,7 +45,7 @@ def test_best_weights_are_replaced_only_by_a_higher_ap(tmp_path):
 
 
 def test_training_stops_when_patience_runs_out(tmp_path):
-    best = BestWeights(tmp_path, False, nothing_told)
+    best = BestWeights(tmp_path, False, fail_on_report)
     offer(best, 20, 0.2)
     assert [best.patience_exhausted(step, Solver) for step in (20, 30, 39, 40, 50)] == [
         False
@@ -53,56 +53,56 @@ def test_training_stops_when_patience_runs_out(tmp_path):
     # The run may resume from a checkpoint that is older than the best weights.
     assert not best.patience_exhausted(10, Solver)
     # A run that resumes without the file, lost or damaged, starts without a rating.
-    assert not BestWeights(tmp_path / "lost", True, nothing_told).patience_exhausted(500, Solver)
-    without = type("", (), {"PATIENCE": 0, "TEST_PERIOD": 10})
-    assert not best.patience_exhausted(1000, without)
+    assert not BestWeights(tmp_path / "lost", True, fail_on_report).patience_exhausted(500, Solver)
+    no_patience = type("", (), {"PATIENCE": 0, "TEST_PERIOD": 10})
+    assert not best.patience_exhausted(1000, no_patience)
 
 
 def test_best_weights_survive_a_resume_unless_damaged(tmp_path):
-    offer(BestWeights(tmp_path, False, nothing_told), 20, 0.2)
-    best = BestWeights(tmp_path, True, nothing_told)
+    offer(BestWeights(tmp_path, False, fail_on_report), 20, 0.2)
+    best = BestWeights(tmp_path, True, fail_on_report)
     assert (best.step, best.ap) == (20, 0.2)
     offer(best, 20, 0.2, value=7)
     assert load_checkpoint(best.path)["model"]["weight"].item() == 0
-    told = []
+    reports = []
     content = bytearray(best.path.read_bytes())
     content[len(content) // 2] ^= 1
     best.path.write_bytes(content)
-    best = BestWeights(tmp_path, True, told.append)
+    best = BestWeights(tmp_path, True, reports.append)
     assert (best.step, best.ap) == (0, None)
-    assert len(told) == 1 and "best.pt: damaged" in told[0] and "skipped" in told[0]
-    BestWeights(tmp_path, False, nothing_told)
+    assert len(reports) == 1 and "best.pt: damaged" in reports[0] and "skipped" in reports[0]
+    BestWeights(tmp_path, False, fail_on_report)
     assert not best.path.exists()
 
 
-def test_mean_ap_skips_data_sets_without_ap():
+def test_mean_ap_skips_datasets_without_ap():
     assert mean_average_precision({}) is None
     assert mean_average_precision({"a": {"AP": None}}) is None
     assert mean_average_precision({"a": {"AP": None}, "b": {"AP": 0.0}}) == 0
 
 
 @pytest.fixture
-def rated(monkeypatch):
+def fixed_ap(monkeypatch):
     """Makes evaluations after steps 1, 2, ... return these APs; the last one repeats."""
 
-    def arrange(*values):
+    def set_ap(*values):
         def evaluate(detector, dataset, max_detections=None, report=None, keep=None):
-            step = running[-1].step if running else len(values)
+            step = trainers[-1].step if trainers else len(values)
             ap = values[min(step, len(values)) - 1]
             row = {"AP": ap, "AP50": ap, "AP75": ap, "AR": ap, "max_detections": 100}
             return row | {"standard": row}
 
         monkeypatch.setattr("detops.engine.command.evaluate", evaluate)
 
-    running = []
+    trainers = []
     run = Trainer.run
 
-    def remembered(self, *arguments):
-        running.append(self)
+    def recording_run(self, *arguments):
+        trainers.append(self)
         return run(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "run", remembered)
-    return arrange
+    monkeypatch.setattr(Trainer, "run", recording_run)
+    return set_ap
 
 
 def results(folder):
@@ -115,15 +115,15 @@ def history(folder):
 
 
 @pytest.mark.slow
-def test_training_stops_early_and_resumes_with_more_patience(tmp_path, capsys, rated):
-    rated(0.1, 0.3, 0.2, 0.3, 0.9)
+def test_training_stops_early_and_resumes_with_more_patience(tmp_path, capsys, fixed_ap):
+    fixed_ap(0.1, 0.3, 0.2, 0.3, 0.9)
     assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "2") == 0
-    told = capsys.readouterr()
-    assert "stopped after step 4: no higher AP in 2 evaluations (SOLVER.PATIENCE)" in told.err
-    assert "step 2: shapes:test: AP 0.300  AP50 0.300" in told.err
-    assert "images/s" in told.err and "MB" in told.err
-    assert "  loss " in told.err and "loss" not in told.out
-    assert f"{tmp_path}/best.pt: AP 0.300, after step 2" in told.out
+    output = capsys.readouterr()
+    assert "stopped after step 4: no higher AP in 2 evaluations (SOLVER.PATIENCE)" in output.err
+    assert "step 2: shapes:test: AP 0.300  AP50 0.300" in output.err
+    assert "images/s" in output.err and "MB" in output.err
+    assert "  loss " in output.err and "loss" not in output.out
+    assert f"{tmp_path}/best.pt: AP 0.300, after step 2" in output.out
     assert results(tmp_path)["best"] == {"step": 2, "AP": 0.3}
     assert load_checkpoint(tmp_path / "checkpoint.pt")["training"]["step"] == 4
     assert history(tmp_path) == [(1, 0.1), (2, 0.3), (3, 0.2), (4, 0.3)]
@@ -138,9 +138,9 @@ def test_training_stops_early_and_resumes_with_more_patience(tmp_path, capsys, r
 
 
 @pytest.mark.slow
-def test_killed_run_resumes_with_its_best_weights(tmp_path, rated, monkeypatch):
+def test_killed_run_resumes_with_its_best_weights(tmp_path, fixed_ap, monkeypatch):
     values = (0.1, 0.5, 0.8, 0.2, 0.3, 0.4)
-    rated(*values)
+    fixed_ap(*values)
     assert tiny.train(tmp_path / "whole", *TEST) == 0
 
     class Killed(BaseException):
@@ -159,19 +159,25 @@ def test_killed_run_resumes_with_its_best_weights(tmp_path, rated, monkeypatch):
             tiny.train(tmp_path / "killed", *TEST)
     # The checkpoint is from step 2, the best weights are from step 3.
     assert tiny.train(tmp_path / "killed", *TEST, "--resume") == 0
-    whole, killed = (load_checkpoint(tmp_path / run / "best.pt") for run in ("whole", "killed"))
-    assert (whole["step"], whole["AP"]) == (killed["step"], killed["AP"]) == (3, 0.8)
-    assert all(torch.equal(value, killed["model"][key]) for key, value in whole["model"].items())
+    uninterrupted, killed = (
+        load_checkpoint(tmp_path / run / "best.pt") for run in ("whole", "killed")
+    )
+    assert (
+        (uninterrupted["step"], uninterrupted["AP"]) == (killed["step"], killed["AP"]) == (3, 0.8)
+    )
+    assert all(
+        torch.equal(value, killed["model"][key]) for key, value in uninterrupted["model"].items()
+    )
     expected = list(enumerate(values, start=1))
     assert history(tmp_path / "whole") == history(tmp_path / "killed") == expected
 
 
 @pytest.mark.slow
 def test_eval_loads_best_weights_and_writes_plots(tmp_path, capsys):
-    """Runs real evaluations: after two steps the detector may find nothing, but it is rated."""
+    """Runs real evaluations: after two steps the detector may find nothing, but it is evaluated."""
     assert tiny.train(tmp_path, *TEST, "SOLVER.MAX_ITER", "2") == 0
-    told = capsys.readouterr()
-    assert "loss_" not in told.err and ", classifier " in told.err
+    output = capsys.readouterr()
+    assert "loss_" not in output.err and ", classifier " in output.err
     data = ["--data", "shapes:test?length=2&size=48"]
     weights = ["--weights", str(tmp_path / "best.pt"), "--device", "cpu"]
     assert cli.main(["eval", *weights, *data, "--plots", str(tmp_path / "rated")]) == 0
@@ -184,7 +190,11 @@ def test_eval_loads_best_weights_and_writes_plots(tmp_path, capsys):
 
 def test_patience_requires_evaluations(tmp_path, capsys):
     # The check precedes opening the datasets, which may take long.
-    nowhere = ["DATASETS.TRAIN", '["none.json"]', *TEST]
-    for changes in (["SOLVER.TEST_PERIOD", "1"], TEST[:2], [*nowhere, "SOLVER.TEST_PERIOD", "0"]):
-        assert tiny.train(tmp_path / "run", *changes, "SOLVER.PATIENCE", "2") == 2
+    missing_data = ["DATASETS.TRAIN", '["none.json"]', *TEST]
+    for overrides in (
+        ["SOLVER.TEST_PERIOD", "1"],
+        TEST[:2],
+        [*missing_data, "SOLVER.TEST_PERIOD", "0"],
+    ):
+        assert tiny.train(tmp_path / "run", *overrides, "SOLVER.PATIENCE", "2") == 2
         assert "SOLVER.PATIENCE: expected 0 without SOLVER.TEST_PERIOD" in capsys.readouterr().err

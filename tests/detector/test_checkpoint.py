@@ -35,7 +35,7 @@ def unsealed(tmp_path):
     return tmp_path / "old.pt"
 
 
-def refused(path, match="damaged"):
+def assert_damaged(path, match="damaged"):
     with pytest.raises(DamagedCheckpointError, match=match) as caught:
         load_checkpoint(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
@@ -48,25 +48,25 @@ def flipped(data, bit):
 
 
 def test_loading_detects_every_flipped_bit(sealed):
-    good = sealed.read_bytes()
+    intact = sealed.read_bytes()
     # One bit of each of the last bytes, the directory and the seal, and 400 bits of the rest.
     end = SEAL_SIZE + 300
-    places = random.Random(0).sample(range(8 * (len(good) - end)), 400)
-    places += [8 * (len(good) - 1 - i) + i % 8 for i in range(end)]
-    for place in places:
-        sealed.write_bytes(flipped(good, place))
-        refused(sealed)
-    sealed.write_bytes(good)
+    bits = random.Random(0).sample(range(8 * (len(intact) - end)), 400)
+    bits += [8 * (len(intact) - 1 - i) + i % 8 for i in range(end)]
+    for bit in bits:
+        sealed.write_bytes(flipped(intact, bit))
+        assert_damaged(sealed)
+    sealed.write_bytes(intact)
     assert torch.equal(load_checkpoint(sealed)["model"]["w"], content()["model"]["w"])
 
 
 def test_loading_detects_every_truncation(sealed):
-    good = sealed.read_bytes()
-    for size in [*range(0, len(good), 97), *range(len(good) - SEAL_SIZE - 25, len(good))]:
-        sealed.write_bytes(good[:size])
-        refused(sealed)
-    sealed.write_bytes(good + b"\0")
-    refused(sealed)
+    intact = sealed.read_bytes()
+    for size in [*range(0, len(intact), 97), *range(len(intact) - SEAL_SIZE - 25, len(intact))]:
+        sealed.write_bytes(intact[:size])
+        assert_damaged(sealed)
+    sealed.write_bytes(intact + b"\0")
+    assert_damaged(sealed)
 
 
 def test_torch_load_and_zipfile_read_sealed_checkpoints(sealed):
@@ -84,106 +84,108 @@ def test_same_content_gives_the_same_bytes(sealed, tmp_path):
 
 def test_unsealed_checkpoints_are_verified_by_checksums(unsealed):
     assert not is_sealed(unsealed) and load_checkpoint(unsealed)["names"] == ["a"]
-    good = unsealed.read_bytes()
-    start = good.index(struct.pack("<f", float(content()["model"]["w"][0, 0])))
-    for place in random.Random(1).sample(range(8 * start, 8 * (start + 4 * 2000)), 100):
-        unsealed.write_bytes(flipped(good, place))
-        refused(unsealed, "checksum")
-    for size in range(4, len(good), 101):
-        unsealed.write_bytes(good[:size])
-        refused(unsealed)
+    intact = unsealed.read_bytes()
+    start = intact.index(struct.pack("<f", float(content()["model"]["w"][0, 0])))
+    for bit in random.Random(1).sample(range(8 * start, 8 * (start + 4 * 2000)), 100):
+        unsealed.write_bytes(flipped(intact, bit))
+        assert_damaged(unsealed, "checksum")
+    for size in range(4, len(intact), 101):
+        unsealed.write_bytes(intact[:size])
+        assert_damaged(unsealed)
 
 
 @pytest.fixture
-def finished(tmp_path):
+def finished_run(tmp_path):
     """Returns the folder of a run with checkpoints of steps 4, 6 and 8."""
     trainer(tmp_path, CHECKPOINT_PERIOD=2).run()
     return tmp_path
 
 
-def numbered(folder):
+def checkpoint_names(folder):
     return sorted(path.name for path in folder.glob("checkpoint_*"))
 
 
-def resumed(folder, lines=None, **changes):
+def resume_run(folder, lines=None, **changes):
     run = trainer(folder, **changes)
     run.resume(tell=(lambda line: None) if lines is None else lines.append)
     return run
 
 
-def test_run_keeps_the_last_three_checkpoints(finished):
-    assert numbered(finished) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
-    assert os.readlink(finished / "checkpoint.pt") == "checkpoint_000008.pt"
+def test_run_keeps_the_last_three_checkpoints(finished_run):
+    assert checkpoint_names(finished_run) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
+    assert os.readlink(finished_run / "checkpoint.pt") == "checkpoint_000008.pt"
     # All temporary files are gone.
-    assert len(list(finished.iterdir())) == 5
-    steps = [load_checkpoint(path)["training"]["step"] for path in sorted(finished.glob("*_*.pt"))]
+    assert len(list(finished_run.iterdir())) == 5
+    steps = [
+        load_checkpoint(path)["training"]["step"] for path in sorted(finished_run.glob("*_*.pt"))
+    ]
     assert steps == [4, 6, 8]
 
 
-def test_resume_loads_the_newest_intact_checkpoint(finished):
-    whole = load_checkpoint(finished / "checkpoint.pt")
-    newest, middle = finished / "checkpoint_000008.pt", finished / "checkpoint_000006.pt"
+def test_resume_loads_the_newest_intact_checkpoint(finished_run):
+    uninterrupted = load_checkpoint(finished_run / "checkpoint.pt")
+    newest, middle = finished_run / "checkpoint_000008.pt", finished_run / "checkpoint_000006.pt"
     newest.write_bytes(newest.read_bytes()[:-1])
     middle.write_bytes(flipped(middle.read_bytes(), 9000))
     lines = []
-    run = resumed(finished, lines, CHECKPOINT_PERIOD=2)
+    run = resume_run(finished_run, lines, CHECKPOINT_PERIOD=2)
     assert run.step == 4 and len(lines) == 2
     for line, name in zip(lines, (newest, middle), strict=True):
         assert line.startswith(f"{name}: damaged") and line.endswith("skipped")
     run.run()
     # The resumed run ends with the same bits as the first run.
-    assert numbered(finished) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
-    again = load_checkpoint(finished / "checkpoint.pt")
-    assert repr(again) == repr(whole)
-    for path in finished.glob("checkpoint*"):
+    assert checkpoint_names(finished_run) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
+    after_resume = load_checkpoint(finished_run / "checkpoint.pt")
+    assert repr(after_resume) == repr(uninterrupted)
+    for path in finished_run.glob("checkpoint*"):
         path.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"none of its checkpoints.*8\.pt.*6\.pt.*4\.pt"):
-        resumed(finished)
+        resume_run(finished_run)
 
 
-def test_resuming_an_older_checkpoint_removes_later_ones(finished):
-    run = trainer(finished, CHECKPOINT_PERIOD=3)
-    run.resume(finished / "checkpoint_000004.pt")
+def test_resuming_an_older_checkpoint_removes_later_ones(finished_run):
+    run = trainer(finished_run, CHECKPOINT_PERIOD=3)
+    run.resume(finished_run / "checkpoint_000004.pt")
     with pytest.raises(Exception, match="^$"):
         run.run(stop_after(7))
-    assert numbered(finished) == ["checkpoint_000004.pt", "checkpoint_000006.pt"]
-    assert os.readlink(finished / "checkpoint.pt") == "checkpoint_000006.pt"
+    assert checkpoint_names(finished_run) == ["checkpoint_000004.pt", "checkpoint_000006.pt"]
+    assert os.readlink(finished_run / "checkpoint.pt") == "checkpoint_000006.pt"
 
 
-def test_resume_accepts_and_reports_a_checkpoint_of_0_1_0(finished):
-    whole = load_checkpoint(finished / "checkpoint.pt")
-    old = load_checkpoint(finished / "checkpoint_000004.pt")
-    for path in finished.glob("checkpoint*"):
+def test_resume_accepts_and_reports_a_checkpoint_of_0_1_0(finished_run):
+    uninterrupted = load_checkpoint(finished_run / "checkpoint.pt")
+    old = load_checkpoint(finished_run / "checkpoint_000004.pt")
+    for path in finished_run.glob("checkpoint*"):
         path.unlink()
-    torch.save(old, finished / "checkpoint.pt")
+    torch.save(old, finished_run / "checkpoint.pt")
     lines = []
-    run = resumed(finished, lines)
+    run = resume_run(finished_run, lines)
     assert len(lines) == 1 and "without a digest" in lines[0] and "checkpoint.pt" in lines[0]
     run.run()
-    assert repr(load_checkpoint(finished / "checkpoint.pt")) == repr(whole)
-    assert numbered(finished) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+    assert repr(load_checkpoint(finished_run / "checkpoint.pt")) == repr(uninterrupted)
+    assert checkpoint_names(finished_run) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
 
 
-def test_resume_warns_when_no_callback_is_given(finished):
-    newest = finished / "checkpoint_000008.pt"
+def test_resume_warns_when_no_callback_is_given(finished_run):
+    newest = finished_run / "checkpoint_000008.pt"
     newest.write_bytes(b"")
-    run = trainer(finished)
+    run = trainer(finished_run)
     with pytest.warns(UserWarning, match="000008.pt: damaged"):
         run.resume()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trainer(finished).resume(finished / "checkpoint_000006.pt")
+        trainer(finished_run).resume(finished_run / "checkpoint_000006.pt")
 
 
 def change(*path, to=None):
     def apply(checkpoint):
-        place = checkpoint
+        parent = checkpoint
         for key in path[:-1]:
-            place = place[key]
+            parent = parent[key]
         if to is None:
-            del place[path[-1]]
+            del parent[path[-1]]
         else:
-            place[path[-1]] = to
+            parent[path[-1]] = to
 
     return apply
 
@@ -218,20 +220,20 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_fields_raise_a_one_line_error(finished, kind):
+def test_broken_fields_raise_a_one_line_error(finished_run, kind):
     apply, message = BROKEN[kind]
-    path = finished / "checkpoint_000008.pt"
+    path = finished_run / "checkpoint_000008.pt"
     checkpoint = load_checkpoint(path)
     apply(checkpoint)
     save_checkpoint(path, checkpoint)
     with pytest.raises(DamagedCheckpointError, match=message) as caught:
-        trainer(finished).resume(path)
+        trainer(finished_run).resume(path)
     assert str(caught.value).startswith(f"{path}: damaged: ")
     # Resume skips the file like any other damaged one.
-    assert resumed(finished).step == 6
+    assert resume_run(finished_run).step == 6
 
 
-FOREIGN = {
+MISMATCHED = {
     "step far off": (
         change("training", "step", to=10**9),
         r"step 1000000000 is above SOLVER.MAX_ITER",
@@ -259,20 +261,20 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_mismatched_state_raises_a_one_line_error(finished, kind):
-    apply, message = FOREIGN[kind]
-    path = finished / "checkpoint_000008.pt"
+@pytest.mark.parametrize("kind", MISMATCHED)
+def test_mismatched_state_raises_a_one_line_error(finished_run, kind):
+    apply, message = MISMATCHED[kind]
+    path = finished_run / "checkpoint_000008.pt"
     checkpoint = load_checkpoint(path)
     apply(checkpoint)
     save_checkpoint(path, checkpoint)
     # Resume raises instead of using an older checkpoint: the config may be the wrong one.
     with pytest.raises(CheckpointError, match=message):
-        resumed(finished)
+        resume_run(finished_run)
 
 
-def test_resume_uses_the_optimizer_settings_of_the_config(finished):
-    run = resumed(finished, BASE_LR=0.5, WEIGHT_DECAY=0.25)
+def test_resume_uses_the_optimizer_settings_of_the_config(finished_run):
+    run = resume_run(finished_run, BASE_LR=0.5, WEIGHT_DECAY=0.25)
     group = run.optimizer.param_groups[0]
     assert (group["initial_lr"], group["weight_decay"]) == (0.5, 0.25)
 
@@ -289,7 +291,7 @@ def test_compressed_or_overlapping_archives_are_rejected(tmp_path):
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w") as target:
         for name in source.namelist():
             target.writestr(name, source.read(name))
-        largest = max(target.filelist, key=lambda part: part.file_size)
+        largest = max(target.filelist, key=lambda entry: entry.file_size)
         target.filelist += [largest] * 9
     with pytest.raises(DamagedCheckpointError, match="its parts are larger than the file"):
         load_checkpoint(packed)

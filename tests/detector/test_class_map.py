@@ -71,9 +71,9 @@ def test_categories_mapped_to_one_name_are_merged(write):
 
 def test_duplicate_category_names_raise_unless_mapped(write):
     path = str(write("red", "blue", "red", "Red"))
-    for open_it in (open_dataset, CocoDetection, load_datasets):
+    for open_function in (open_dataset, CocoDetection, load_datasets):
         with pytest.raises(AnnotationError, match=r"data\.json: .*, got 'red' for 10 and 30 "):
-            open_it(path)
+            open_function(path)
     with pytest.raises(AnnotationError, match="for 10 and 30"):
         load_datasets(path, class_map={"blue": "azure"})
     (dataset,) = load_datasets([path], class_map={"Red": "ruby"})
@@ -83,7 +83,7 @@ def test_duplicate_category_names_raise_unless_mapped(write):
     assert shapes.names[4] == "disc"
 
 
-def test_class_map_rejects_names_that_no_data_set_has(write):
+def test_class_map_rejects_names_that_no_dataset_has(write):
     first, second = str(write("Tree", "Auto")), str(write("tree", "car", name="2.json"))
     # A name may occur in only one of the datasets; a name that occurs in none raises.
     datasets = load_datasets([first, second], class_map={"auto": "car"})
@@ -95,7 +95,7 @@ def test_class_map_rejects_names_that_no_data_set_has(write):
         CocoDetection(first).rename({"bus": "van"})
 
 
-def test_data_sets_match_category_names_ignoring_case(write):
+def test_datasets_match_category_names_ignoring_case(write):
     paths = [str(write("Tree", "Auto")), str(write("TREE", "auto", name="2.json"))]
     assert len(load_datasets(paths)) == 2
     with pytest.raises(ValueError, match="differ"):
@@ -103,22 +103,24 @@ def test_data_sets_match_category_names_ignoring_case(write):
 
 
 def test_class_map_renames_generated_shapes():
-    plain = Shapes(length=6, size=48)
+    original = Shapes(length=6, size=48)
     mapped = Shapes(length=6, size=48)
-    round_ones = {"ellipse": "round", "ring": "round"}
-    mapped.rename(round_ones)
+    class_map = {"ellipse": "round", "ring": "round"}
+    mapped.rename(class_map)
     assert mapped.names == ("round", "rectangle", "triangle", "star", "cross")
-    seen = set()
+    old_names = set()
     for index in range(6):
-        old = [plain.names[label - 1] for label in plain[index][1]["labels"].tolist()]
+        old = [original.names[label - 1] for label in original[index][1]["labels"].tolist()]
         new = [mapped.names[label - 1] for label in mapped[index][1]["labels"].tolist()]
-        assert new == [round_ones.get(name, name) for name in old]
-        seen |= set(old)
-    assert {"ellipse", "ring"} & seen
-    name_of = {c["id"]: c["name"] for c in mapped.ground_truth()["categories"]}
-    truth = [name_of[a["category_id"]] for a in mapped.ground_truth()["annotations"]]
-    again = [mapped.names[label - 1] for i in range(6) for label in mapped[i][1]["labels"].tolist()]
-    assert truth == again
+        assert new == [class_map.get(name, name) for name in old]
+        old_names |= set(old)
+    assert {"ellipse", "ring"} & old_names
+    names_by_id = {c["id"]: c["name"] for c in mapped.ground_truth()["categories"]}
+    truth = [names_by_id[a["category_id"]] for a in mapped.ground_truth()["annotations"]]
+    item_names = [
+        mapped.names[label - 1] for i in range(6) for label in mapped[i][1]["labels"].tolist()
+    ]
+    assert truth == item_names
 
 
 def test_frequency_groups_follow_merged_labels(write):

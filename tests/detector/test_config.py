@@ -211,24 +211,24 @@ def test_numbers_outside_their_range_are_rejected(key):
     default = OmegaConf.select(load_config(), key)
     is_tuple = OmegaConf.is_list(default)
     item = default[0] if is_tuple and default else SAMPLE_ITEMS.get(key, default)
-    allowed = RANGE_BY_KEY[key]
-    wrong = [math.nan, math.inf, -math.inf] if isinstance(item, float) else []
+    bounds = RANGE_BY_KEY[key]
+    invalid = [math.nan, math.inf, -math.inf] if isinstance(item, float) else []
     step = 1 if isinstance(item, int) else 0.5
-    for bound, beyond, itself in (
-        (allowed.minimum, allowed.minimum - step, allowed.exclusive_minimum),
-        (allowed.maximum, allowed.maximum + step, allowed.exclusive_maximum),
+    for bound, outside_value, is_exclusive in (
+        (bounds.minimum, bounds.minimum - step, bounds.exclusive_minimum),
+        (bounds.maximum, bounds.maximum + step, bounds.exclusive_maximum),
     ):
         if math.isfinite(bound):
-            wrong += [type(item)(beyond)] + [type(item)(bound)] * itself
-    assert wrong or allowed == Range()
-    for value in wrong:
+            invalid += [type(item)(outside_value)] + [type(item)(bound)] * is_exclusive
+    assert invalid or bounds == Range()
+    for value in invalid:
         with pytest.raises(ConfigError, match=f"^overrides: {key}: expected (more|at|less|a fin)"):
             load_config(None, [key, (value,) if is_tuple else value])
-    for bound, itself in (
-        (allowed.minimum, not allowed.exclusive_minimum),
-        (allowed.maximum, not allowed.exclusive_maximum),
+    for bound, is_exclusive in (
+        (bounds.minimum, not bounds.exclusive_minimum),
+        (bounds.maximum, not bounds.exclusive_maximum),
     ):
-        if math.isfinite(bound) and itself:
+        if math.isfinite(bound) and is_exclusive:
             value = type(item)(bound)
             load_config(None, [key, (value,) if is_tuple else value])
 

@@ -20,7 +20,9 @@ WITHOUT_EFFECT = {
     "TEST.IMS_PER_BATCH",
 }
 # Sections with keys that the tools read by name, not the network.
-OF_TOOLS = re.compile(r"INPUT|DATASETS|DATALOADER|SOLVER|TEST\.TILE_NMS|MODEL\.WEIGHT|OUTPUT|DTYPE")
+TOOL_KEYS = re.compile(
+    r"INPUT|DATASETS|DATALOADER|SOLVER|TEST\.TILE_NMS|MODEL\.WEIGHT|OUTPUT|DTYPE"
+)
 
 
 def leaves(section, prefix=""):
@@ -39,14 +41,14 @@ def is_unread(key):
 
 
 def test_every_key_is_read_or_rejected(monkeypatch):
-    read, get = set(), DictConfig._get_node
+    read, get_node = set(), DictConfig._get_node
 
-    def recorded(self, key, *args, **kwargs):
+    def recording_get(self, key, *args, **kwargs):
         names, section = [str(key)], self
         while section is not None and section._key() is not None:
             names, section = [str(section._key()), *names], section._get_parent()
         read.add(".".join(names))
-        return get(self, key, *args, **kwargs)
+        return get_node(self, key, *args, **kwargs)
 
     # Comparing keys with their defaults must not count as reading them.
     monkeypatch.setattr("detops.modeling.build.check.UNUSED", {})
@@ -57,14 +59,14 @@ def test_every_key_is_read_or_rejected(monkeypatch):
             views = ["TEST.BBOX_AUG.ENABLED", True, "TEST.BBOX_AUG.SCALES", (400,)]
             cfg = load_config(path, views)
         with monkeypatch.context() as patched, torch.device("meta"):
-            patched.setattr(DictConfig, "_get_node", recorded)
+            patched.setattr(DictConfig, "_get_node", recording_get)
             build_detection_model(cfg)
     tools = [p for p in PACKAGE.rglob("*.py") if PACKAGE / "modeling" not in p.parents]
     text = "\n".join(p.read_text() for p in tools if p.name not in ("config.py", "ranges.py"))
     for key in DEFAULTS:
         name = key.split(".")[-1]
-        by_tools = OF_TOOLS.match(key) and re.search(rf"\.{name}\b", text)
-        assert key in read or by_tools or is_unread(key) or key in WITHOUT_EFFECT, key
+        read_by_tools = TOOL_KEYS.match(key) and re.search(rf"\.{name}\b", text)
+        assert key in read or read_by_tools or is_unread(key) or key in WITHOUT_EFFECT, key
         assert not (key in read and is_unread(key)), key
 
 

@@ -26,7 +26,7 @@ from detops.config import ConfigError, load_config
     ],
 )
 @pytest.mark.parametrize("key", ["TRAIN", "TEST"])
-def test_data_set_names_are_parsed_as_users_type_them(key, typed, names, tmp_path):
+def test_dataset_names_are_parsed_as_users_type_them(key, typed, names, tmp_path):
     assert load_config(None, [f"DATASETS.{key}", typed]).DATASETS[key] == names
     path = tmp_path / "c.yaml"
     path.write_text(f'DATASETS:\n  {key}: "{typed}"\n')
@@ -34,7 +34,7 @@ def test_data_set_names_are_parsed_as_users_type_them(key, typed, names, tmp_pat
 
 
 @pytest.mark.parametrize("typed", ["", "  ", "[a.json", "5", "a.json, b.json", "(a.json)"])
-def test_invalid_data_set_names_are_rejected(typed):
+def test_invalid_dataset_names_are_rejected(typed):
     with pytest.raises(ConfigError, match=r"overrides: DATASETS.TRAIN: expected tuple, got"):
         load_config(None, ["DATASETS.TRAIN", typed])
 

@@ -40,32 +40,32 @@ def found(*detections):
     ]
 
 
-HERE, THERE, ELSEWHERE = (0, 0, 10, 10), (20, 20, 10, 10), (40, 40, 10, 10)
+BOX_A, BOX_B, BOX_C = (0, 0, 10, 10), (20, 20, 10, 10), (40, 40, 10, 10)
 
 
 def test_confusion_matrix_counts_matches_and_errors():
-    objects = truth((3, HERE), (8, THERE), (8, ELSEWHERE))
+    objects = truth((3, BOX_A), (8, BOX_B), (8, BOX_C))
     detections = found(
-        (3, HERE, 0.9),  # a cat
-        (3, THERE, 0.8),  # a dog classified as a cat
+        (3, BOX_A, 0.9),  # a cat
+        (3, BOX_B, 0.8),  # a dog classified as a cat
         (8, (0, 40, 10, 10), 0.7),  # no object there
-        (8, ELSEWHERE, 0.4),  # below the score threshold: missed
-        (8, HERE, 0.6),  # a second detection of the cat
+        (8, BOX_C, 0.4),  # below the score threshold: missed
+        (8, BOX_A, 0.6),  # a second detection of the cat
     )
     assert confusion_matrix(objects, detections).tolist() == [[1, 0, 0], [1, 0, 1], [0, 2, 0]]
     assert confusion_matrix(objects, detections, 0.3).tolist() == [[1, 0, 0], [1, 1, 0], [0, 2, 0]]
 
 
 def test_confusion_matrix_ignores_crowds():
-    objects = truth((3, (0, 0, 30, 30), 1), (8, ELSEWHERE))
-    detections = found((3, HERE, 0.9), (8, ELSEWHERE, 0.9))
+    objects = truth((3, (0, 0, 30, 30), 1), (8, BOX_C))
+    detections = found((3, BOX_A, 0.9), (8, BOX_C, 0.9))
     assert confusion_matrix(objects, detections).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
 
 
 def test_confusion_matrix_accepts_no_objects_or_detections():
     assert confusion_matrix(truth(), []).sum() == 0
-    assert confusion_matrix(truth((3, HERE)), []).tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
-    assert confusion_matrix(truth(), found((8, HERE, 0.9)))[2].tolist() == [0, 1, 0]
+    assert confusion_matrix(truth((3, BOX_A)), []).tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert confusion_matrix(truth(), found((8, BOX_A, 0.9)))[2].tolist() == [0, 1, 0]
 
 
 boxes = st.tuples(*[st.integers(0, 30)] * 2, *[st.integers(1, 30)] * 2)
@@ -78,10 +78,10 @@ categories = st.sampled_from([3, 8])
 )
 def test_confusion_matrix_counts_every_object_and_detection(objects, detections):
     matrix = confusion_matrix(truth(*objects), found(*detections))
-    sure = [category for category, _, score in detections if score >= 0.5]
+    confident = [category for category, _, score in detections if score >= 0.5]
     for i, category in enumerate((3, 8)):
         assert matrix[i].sum() == sum(kind == category for kind, _ in objects)
-        assert matrix[:, i].sum() == sure.count(category)
+        assert matrix[:, i].sum() == confident.count(category)
     assert matrix[2, 2] == 0
 
 
@@ -99,29 +99,29 @@ def test_areas_under_the_curves_equal_the_coco_metrics(objects, detections):
 
 
 def test_precision_recall_is_empty_without_objects():
-    assert precision_recall(truth(), found((3, HERE, 0.9)))[1] == {}
+    assert precision_recall(truth(), found((3, BOX_A, 0.9)))[1] == {}
 
 
 @pytest.fixture
 def dataset(tmp_path):
     Image.new("RGB", (SIDE, SIDE), (20, 120, 20)).save(tmp_path / "a.png")
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(truth((3, HERE), (8, THERE))))
+    path.write_text(json.dumps(truth((3, BOX_A), (8, BOX_B))))
     return CocoDetection(path)
 
 
 def test_compare_draws_truth_left_and_detections_right(dataset):
-    nothing = compare(dataset, [])
-    something = compare(dataset, found((3, ELSEWHERE, 0.9)))
-    unsure = compare(dataset, found((3, ELSEWHERE, 0.4)))
-    assert nothing.size == (1920, 960) and unsure.tobytes() == nothing.tobytes()
+    empty = compare(dataset, [])
+    confident = compare(dataset, found((3, BOX_C, 0.9)))
+    unconfident = compare(dataset, found((3, BOX_C, 0.4)))
+    assert empty.size == (1920, 960) and unconfident.tobytes() == empty.tobytes()
     left, right = (0, 0, 960, 960), (960, 0, 1920, 960)
-    assert something.crop(left).tobytes() == nothing.crop(left).tobytes()
-    assert something.crop(right).tobytes() != nothing.crop(right).tobytes()
+    assert confident.crop(left).tobytes() == empty.crop(left).tobytes()
+    assert confident.crop(right).tobytes() != empty.crop(right).tobytes()
 
 
 def test_compare_draws_detected_keypoints(dataset):
-    detections = found((3, ELSEWHERE, 0.9))
+    detections = found((3, BOX_C, 0.9))
     without = compare(dataset, detections)
     detections[0]["keypoints"] = [10, 50, 1, 20, 50, 1]
     left, right = (0, 0, 960, 960), (960, 0, 1920, 960)
@@ -133,16 +133,16 @@ def test_compare_draws_detected_keypoints(dataset):
 def test_compare_draws_images_that_contain_only_crowds(tmp_path):
     Image.new("RGB", (SIDE, SIDE), (20, 120, 20)).save(tmp_path / "a.png")
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(truth((3, HERE, 1))))
+    path.write_text(json.dumps(truth((3, BOX_A, 1))))
     assert compare(CocoDetection(path), []).size == (1920, 960)
 
 
-@pytest.mark.parametrize("detections", [[], [(3, HERE, 0.9), (8, ELSEWHERE, 0.8)]])
-def test_plot_all_writes_three_plots_per_data_set(dataset, tmp_path, detections):
-    told = []
-    plot_all(tmp_path / "plots", {"a/b?c": (dataset, found(*detections))}, told.append)
+@pytest.mark.parametrize("detections", [[], [(3, BOX_A, 0.9), (8, BOX_C, 0.8)]])
+def test_plot_all_writes_three_plots_per_dataset(dataset, tmp_path, detections):
+    reports = []
+    plot_all(tmp_path / "plots", {"a/b?c": (dataset, found(*detections))}, reports.append)
     folder = tmp_path / "plots" / "a_b_c"
-    assert told == [] and len(list(folder.iterdir())) == 3
+    assert reports == [] and len(list(folder.iterdir())) == 3
     for path in folder.iterdir():
         pixels = np.asarray(Image.open(path).convert("RGB"))
         assert pixels.std() > 5, path
@@ -151,9 +151,9 @@ def test_plot_all_writes_three_plots_per_data_set(dataset, tmp_path, detections)
 def test_plots_are_skipped_without_matplotlib(dataset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    told = []
-    plot_all(tmp_path / "plots", {"a": (dataset, [])}, told.append)
-    assert told == [MATPLOTLIB_MISSING] and not (tmp_path / "plots").exists()
+    reports = []
+    plot_all(tmp_path / "plots", {"a": (dataset, [])}, reports.append)
+    assert reports == [MATPLOTLIB_MISSING] and not (tmp_path / "plots").exists()
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_plot_training_accepts_any_metrics_records(tmp_path, records):
 
 @given(st.integers(0, 7), st.integers(1, 4))
 def test_contact_sheet_scales_and_arranges_images(count, columns):
-    pictures = [Image.new("RGB", (30, 5 + i), (200, 0, 0)) for i in range(count)]
-    sheet = contact_sheet(pictures, columns, width=60)
+    images = [Image.new("RGB", (30, 5 + i), (200, 0, 0)) for i in range(count)]
+    sheet = contact_sheet(images, columns, width=60)
     used = min(columns, max(1, count))
     assert sheet.size == (60, 60 // used * max(1, -(-count // used)))
     assert (np.asarray(sheet)[..., 1] == 0).any() == (count > 0)

@@ -17,7 +17,7 @@ from detops.visualize import PALETTE, TRUTH_COLOUR, draw_detections, with_legend
 SIZES = ((64, 80), (70, 61), (64, 80), (64, 80))
 
 
-class Bright(nn.Module):
+class BrightRectangleDetector(nn.Module):
     """Finds the one bright rectangle of each image."""
 
     def forward(self, images):
@@ -43,7 +43,7 @@ class Bright(nn.Module):
 def test_detector_finds_objects_with_and_without_tiles(size, tile_size):
     image = torch.zeros(3, *size)
     image[:, 21:33, 17:36] = 1
-    detector = Detector(Bright(), ["tree"], tile_size, 0.5, device="cpu")
+    detector = Detector(BrightRectangleDetector(), ["tree"], tile_size, 0.5, device="cpu")
     found = detector.detect(image)
     assert found["boxes"].tolist() == [[17, 21, 36, 33]]
     assert found["names"] == ["tree"] and found["labels"].tolist() == [1]
@@ -55,7 +55,7 @@ def test_detector_finds_objects_with_and_without_tiles(size, tile_size):
 def test_label_without_a_name_is_rejected(label):
     """Labels that start at 0 would get the wrong names."""
 
-    class Labelled(Bright):
+    class Labelled(BrightRectangleDetector):
         def forward(self, images):
             return [
                 found | {"labels": found["labels"] * label} for found in super().forward(images)
@@ -69,14 +69,14 @@ def test_label_without_a_name_is_rejected(label):
 def test_detect_batch_equals_detecting_each_image():
     name = "mask_rcnn_R_50_FPN_1x"
     detector = Detector(detector_of(name), [str(i) for i in range(80)])
-    pictures = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in SIZES]
-    for found, image in zip(detector.detect_batch(pictures), pictures, strict=True):
-        alone = detector.detect(image)
-        assert found["names"] == alone["names"] and len(found["scores"]) > 0
+    images = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in SIZES]
+    for found, image in zip(detector.detect_batch(images), images, strict=True):
+        single = detector.detect(image)
+        assert found["names"] == single["names"] and len(found["scores"]) > 0
         for key, value in found.items():
-            assert key == "names" or torch.equal(value, alone[key])
+            assert key == "names" or torch.equal(value, single[key])
     assert detector.detect_batch([]) == []
-    assert all((each["scores"] >= 0.9).all() for each in detector.detect_batch(pictures, 0.9))
+    assert all((each["scores"] >= 0.9).all() for each in detector.detect_batch(images, 0.9))
 
 
 def test_detector_uses_weights_that_change_in_place():
@@ -84,13 +84,13 @@ def test_detector_uses_weights_that_change_in_place():
     model = copy.deepcopy(detector_of(name))
     detector = Detector(model, [str(i) for i in range(80)])
     image = torch.randint(0, 256, (3, 64, 80), dtype=torch.uint8)
-    before, fast = detector.detect(image), detector._inference_model
-    assert detector._inference_model is fast
+    before, computes = detector.detect(image), detector._inference_model
+    assert detector._inference_model is computes
     with torch.no_grad():
         for parameter in model.roi_heads.box.predictor.parameters():
             parameter.mul_(1.5)
     after = detector.detect(image)
-    assert detector._inference_model is not fast and not torch.equal(
+    assert detector._inference_model is not computes and not torch.equal(
         before["scores"], after["scores"]
     )
     expected = Detector(model, detector.names).detect(image)
@@ -100,12 +100,12 @@ def test_detector_uses_weights_that_change_in_place():
 def test_draw_detections_enlarges_and_marks_boxes():
     image = torch.full((3, 60, 80), 90, dtype=torch.uint8)
     boxes = torch.tensor([[10.0, 10.0, 40.0, 50.0], [70.0, 0.0, 90.0, 20.0], [30.0, 30, 20, 20]])
-    picture = draw_detections(
+    drawing = draw_detections(
         image, boxes, torch.rand(3), torch.tensor([1, 2, 99]), ["a", "b", "c"], boxes[:1] + 4
     )
-    assert picture.size == (160, 120) and picture.mode == "RGB"
-    assert picture.getpixel((20, 60)) != (90, 90, 90)
-    assert picture.getpixel((60, 80)) == (90, 90, 90)
+    assert drawing.size == (160, 120) and drawing.mode == "RGB"
+    assert drawing.getpixel((20, 60)) != (90, 90, 90)
+    assert drawing.getpixel((60, 80)) == (90, 90, 90)
     assert draw_detections(image, boxes[:0]).getpixel((5, 5)) == (90, 90, 90)
 
 
@@ -124,16 +124,16 @@ def test_draw_detections_rejects_invalid_arguments():
             draw_detections(image, boxes, keypoints=torch.ones(2, 3, 3), skeleton=[(0, end)])
 
 
-@pytest.mark.parametrize("far", [1e6, 1e9, 1e30, 3e38, 1e300])
-def test_draw_detections_clips_boxes_and_points_far_outside(far):
+@pytest.mark.parametrize("distance", [1e6, 1e9, 1e30, 3e38, 1e300])
+def test_draw_detections_clips_boxes_and_points_far_outside(distance):
     image = torch.zeros(3, 40, 60)
-    outside = torch.tensor([[-far, -far, far, far]], dtype=torch.float64)
-    plain = draw_detections(image, torch.zeros(0, 4))
-    points = torch.tensor([[[far, 5, 1], [5, -far, 1]]], dtype=torch.float64)
+    outside = torch.tensor([[-distance, -distance, distance, distance]], dtype=torch.float64)
+    unmarked = draw_detections(image, torch.zeros(0, 4))
+    points = torch.tensor([[[distance, 5, 1], [5, -distance, 1]]], dtype=torch.float64)
     drawn = draw_detections(image, outside, ground_truth=outside, keypoints=points)
-    assert drawn.tobytes() == plain.tobytes()
-    half = torch.tensor([[5, -far, 30, far]], dtype=torch.float64)
-    assert draw_detections(image, half).getpixel((10, 20)) != (0, 0, 0)
+    assert drawn.tobytes() == unmarked.tobytes()
+    partly_inside = torch.tensor([[5, -distance, 30, distance]], dtype=torch.float64)
+    assert draw_detections(image, partly_inside).getpixel((10, 20)) != (0, 0, 0)
 
 
 def test_device_names_are_validated():
@@ -141,18 +141,18 @@ def test_device_names_are_validated():
     assert choose_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
     for name in ("gpu", "", "cuda:", "cuda:x", "mps", "meta", "0"):
         with pytest.raises(ValueError, match=rf"expected cpu, cuda or cuda:<number>, got '{name}'"):
-            Detector(Bright(), ["tree"], device=name)
+            Detector(BrightRectangleDetector(), ["tree"], device=name)
     with pytest.raises(ValueError, match="CUDA devices, got cuda:99"):
         choose_device("cuda:99")
 
 
 @pytest.mark.parametrize("width", [60, 400, 4000])
 def test_legend_is_drawn_above_the_image(width):
-    picture = Image.new("RGB", (width, 50), (9, 9, 9))
+    image = Image.new("RGB", (width, 50), (9, 9, 9))
     entries = {"found": PALETTE[0], "marked by people": TRUTH_COLOUR, "neither": (1, 2, 3)}
-    shown = with_legend(picture, entries)
+    shown = with_legend(image, entries)
     assert shown.width == width
-    assert shown.crop((0, shown.height - 50, *shown.size)).tobytes() == picture.tobytes()
+    assert shown.crop((0, shown.height - 50, *shown.size)).tobytes() == image.tobytes()
     strip = shown.crop((0, 0, width, shown.height - 50))
     colours = {colour for _, colour in strip.getcolors(maxcolors=1 << 20)}
     assert {*entries.values(), (255, 255, 255)} <= colours

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory):
     """Returns the folder in which two processes ran all scenarios except the kill."""
     folder = tmp_path_factory.mktemp("together")
-    done = torchrun(worker.__file__, "together", folder)
-    assert done.returncode == 0, done.stderr
+    process = torchrun(worker.__file__, "together", folder)
+    assert process.returncode == 0, process.stderr
     return folder
 
 
@@ -35,10 +35,10 @@ def curves(path):
     return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
 
 
-def compare(ours, theirs, tolerance):
-    assert len(ours) == len(theirs) > 0
-    for one, other in zip(ours, theirs, strict=True):
-        assert one == pytest.approx(other, abs=tolerance)
+def compare(records, expected_records, tolerance):
+    assert len(records) == len(expected_records) > 0
+    for record, expected in zip(records, expected_records, strict=True):
+        assert record == pytest.approx(expected, abs=tolerance)
 
 
 @pytest.mark.exhaustive
@@ -79,10 +79,10 @@ def test_only_the_main_process_writes_files(folder):
 
 
 def test_two_processes_evaluate_like_one(results):
-    alone = json.loads(json.dumps(worker.evaluations()))
-    assert 0 < alone["5"]["AP"] < 1 and 0 < alone["5"]["segm"]["AP"] < 1
-    assert alone["5"]["detections"] == 5 and alone["0"]["AP"] is None
-    assert [result["evaluations"] for result in results] == [alone, alone]
+    expected = json.loads(json.dumps(worker.evaluations()))
+    assert 0 < expected["5"]["AP"] < 1 and 0 < expected["5"]["segm"]["AP"] < 1
+    assert expected["5"]["detections"] == 5 and expected["0"]["AP"] is None
+    assert [result["evaluations"] for result in results] == [expected, expected]
 
 
 def test_collectives_share_errors_counts_and_best_indices(results):
@@ -95,9 +95,9 @@ def test_collectives_share_errors_counts_and_best_indices(results):
 
 @pytest.mark.exhaustive
 def test_killed_worker_is_restarted_without_losing_steps(folder, tmp_path):
-    done = torchrun("--max-restarts", 1, worker.__file__, "killed", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "exitcode: -9" in done.stderr
+    process = torchrun("--max-restarts", 1, worker.__file__, "killed", tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "exitcode: -9" in process.stderr
     assert (tmp_path / "starts").read_text().split() == ["0", "4"]
     ours, theirs = (
         load_checkpoint(path / "checkpoint.pt")
@@ -118,19 +118,19 @@ def test_train_command_runs_under_torchrun(tmp_path, capsys):
         *("INPUT.TILE_SIZE", 0, "DATASETS.TEST", "[tree_crowns/val.json]"),
         *("INPUT.MIN_SIZE_TRAIN", "[96]", "INPUT.MIN_SIZE_TEST", 128),
     ]
-    done = torchrun(*arguments, "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("trained 3 steps") == 1
+    process = torchrun(*arguments, "--device", "cpu")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("trained 3 steps") == 1
     assert {file.name for file in run.iterdir()} == {
         *("checkpoint_000003.pt", "checkpoint.pt"),
         *("metrics.jsonl", "results.json", "results.png", "plots", "best.pt", "weights.pt"),
     }
     assert ["evaluation" in record for record in curves(run)] == [False, False, True]
-    rated = json.loads((run / "results.json").read_text())["evaluation"]["val.json"]
+    metrics = json.loads((run / "results.json").read_text())["evaluation"]["val.json"]
     weights = ["--weights", str(run / "weights.pt"), "--device", "cpu"]
     assert cli.main(["eval", *weights, "--output", str(found)]) == 0, capsys.readouterr().err
-    assert json.loads(found.read_text()) == rated
-    assert curves(run)[-1]["evaluation"]["val.json"] == rated
+    assert json.loads(found.read_text()) == metrics
+    assert curves(run)[-1]["evaluation"]["val.json"] == metrics
 
 
 def test_collectives_work_in_a_single_process():

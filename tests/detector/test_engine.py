@@ -99,8 +99,8 @@ def stop_after(step):
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_resumed_run_equals_uninterrupted_run(tmp_path, changes, decay):
     changes = changes | {"EMA_DECAY": decay}
-    whole = trainer(tmp_path / "whole", **changes)
-    whole.run()
+    uninterrupted = trainer(tmp_path / "whole", **changes)
+    uninterrupted.run()
 
     killed = trainer(tmp_path / "parts", **changes)
     with pytest.raises(Stop):
@@ -110,11 +110,11 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path, changes, decay):
     assert resumed.step == 4
     resumed.run()
 
-    ours, theirs = (load_checkpoint(t.checkpoint_path) for t in (resumed, whole))
-    assert repr(ours) == repr(theirs)
+    actual, expected = (load_checkpoint(t.checkpoint_path) for t in (resumed, uninterrupted))
+    assert repr(actual) == repr(expected)
     for state in ("model", *(["raw_model"] if decay else [])):
-        a = ours.get(state, ours["training"].get(state))
-        b = theirs.get(state, theirs["training"].get(state))
+        a = actual.get(state, actual["training"].get(state))
+        b = expected.get(state, expected["training"].get(state))
         assert all(torch.equal(a[key], b[key]) for key in b)
 
     def lines(name):
@@ -135,7 +135,7 @@ def test_averaged_weights_follow_the_weights(tmp_path):
     assert trainer(tmp_path, EMA_DECAY=0.0).best_model is not None
 
 
-class Plain(nn.Module):
+class Deterministic(nn.Module):
     """Computes a mean over the batch, without random numbers or batch statistics."""
 
     def __init__(self):
@@ -146,24 +146,26 @@ class Plain(nn.Module):
         return {"loss_a": (self.conv(torch.stack(images)) - 1).square().mean()}
 
 
-def losses_of(path):
+def read_losses(path):
     lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
     return [record["loss"] for record in lines]
 
 
 @pytest.mark.parametrize("pieces", [2, 4])
-def test_accumulated_gradients_equal_those_of_the_whole_batch(tmp_path, pieces):
+def test_accumulated_gradients_equal_those_of_the_full_batch(tmp_path, pieces):
     for name, count in (("whole", 1), ("pieces", pieces)):
         torch.manual_seed(0)
         changes = {"IMS_PER_BATCH": 4, "ACCUMULATE": count, "CLIP_GRADIENTS": 0.5}
         cfg = settings(**changes)
-        Trainer(Plain(), Squares(), cfg, "X: 1\n", ["a"], tmp_path / name).run()
-    whole, pieces = (
+        Trainer(Deterministic(), Squares(), cfg, "X: 1\n", ["a"], tmp_path / name).run()
+    full_batch, pieces = (
         load_checkpoint(tmp_path / name / "checkpoint.pt")["model"] for name in ("whole", "pieces")
     )
-    for name, value in whole.items():
+    for name, value in full_batch.items():
         torch.testing.assert_close(pieces[name], value, atol=1e-5, rtol=0)
-    assert losses_of(tmp_path / "pieces") == pytest.approx(losses_of(tmp_path / "whole"), abs=1e-5)
+    assert read_losses(tmp_path / "pieces") == pytest.approx(
+        read_losses(tmp_path / "whole"), abs=1e-5
+    )
 
 
 def test_periodic_evaluation_leaves_training_unchanged(tmp_path):
@@ -171,18 +173,18 @@ def test_periodic_evaluation_leaves_training_unchanged(tmp_path):
     run = trainer(tmp_path / "with", TEST_PERIOD=3)
     models = []
 
-    def rate(model):
+    def evaluate(model):
         models.append(model)
         run.model.eval()
         torch.rand(5)
         return {"val.json": {"AP": run.step / 10, "AR": None}}
 
-    run.run(evaluate=rate)
+    run.run(evaluate=evaluate)
     assert models == [run.best_model] * 2 and run.model.training
-    assert losses_of(tmp_path / "with") == losses_of(tmp_path / "without")
+    assert read_losses(tmp_path / "with") == read_losses(tmp_path / "without")
     lines = list(map(json.loads, (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()))
-    rated = {line["step"]: line["evaluation"] for line in lines if "evaluation" in line}
-    assert rated == {step: {"val.json": {"AP": step / 10, "AR": None}} for step in (3, 6)}
+    evaluations = {line["step"]: line["evaluation"] for line in lines if "evaluation" in line}
+    assert evaluations == {step: {"val.json": {"AP": step / 10, "AR": None}} for step in (3, 6)}
 
 
 def test_tensorboard_receives_losses_and_metrics(tmp_path):
@@ -192,7 +194,7 @@ def test_tensorboard_receives_losses_and_metrics(tmp_path):
     run.run(evaluate=lambda model: {"v": {"AP": 0.25, "AR": None, "standard": {"AP": 0.5}}})
     found = events.EventAccumulator(str(tmp_path)).Reload()
     assert [event.step for event in found.Scalars("loss")] == [1, 2, 3]
-    assert [event.value for event in found.Scalars("loss")] == pytest.approx(losses_of(tmp_path))
+    assert [event.value for event in found.Scalars("loss")] == pytest.approx(read_losses(tmp_path))
     (event,) = found.Scalars("evaluation/v/standard/AP")
     assert (event.step, event.value) == (2, 0.5)
     assert "evaluation/v/AR" not in found.Tags()["scalars"]
@@ -208,25 +210,25 @@ def test_missing_tensorboard_raises_an_install_hint(tmp_path, monkeypatch):
 
 def test_boxes_and_losses_stay_float32_under_bfloat16(tmp_path):
     run = detector_trainer(tmp_path, ["DTYPE", "bfloat16", "SOLVER.MAX_ITER", 4])
-    seen = {"features": set(), "boxes": set(), "losses": set()}
+    dtypes = {"features": set(), "boxes": set(), "losses": set()}
     run.model.backbone.register_forward_hook(
-        lambda module, args, out: seen["features"].update(x.dtype for x in out)
+        lambda module, args, out: dtypes["features"].update(x.dtype for x in out)
     )
     run.model.rpn.register_forward_hook(
-        lambda module, args, out: seen["boxes"].update(x.dtype for x in out[0])
+        lambda module, args, out: dtypes["boxes"].update(x.dtype for x in out[0])
     )
     run.model.register_forward_hook(
-        lambda module, args, out: seen["losses"].update(x.dtype for x in out.values())
+        lambda module, args, out: dtypes["losses"].update(x.dtype for x in out.values())
     )
     run.run()
-    assert seen == {
+    assert dtypes == {
         "features": {torch.bfloat16},
         "boxes": {torch.float32},
         "losses": {torch.float32},
     }
     detector_trainer(tmp_path / "full", ["SOLVER.MAX_ITER", 4]).run()
-    assert losses_of(tmp_path) != losses_of(tmp_path / "full")
-    assert losses_of(tmp_path) == pytest.approx(losses_of(tmp_path / "full"), rel=0.1)
+    assert read_losses(tmp_path) != read_losses(tmp_path / "full")
+    assert read_losses(tmp_path) == pytest.approx(read_losses(tmp_path / "full"), rel=0.1)
 
 
 def test_resume_rejects_checkpoints_that_do_not_fit(tmp_path):
@@ -302,10 +304,10 @@ def test_multistep_schedule_matches_maskrcnn_benchmark(method):
         WARMUP_METHOD=method,
     ).SOLVER
     for step in range(10):
-        warm = 1.0
+        warmup = 1.0
         if step < 4:
-            warm = 1 / 3 + (1 - 1 / 3) * step / 4 if method == "linear" else 1 / 3
-        expected = warm * 0.1 ** ((step >= 3) + (step >= 6))
+            warmup = 1 / 3 + (1 - 1 / 3) * step / 4 if method == "linear" else 1 / 3
+        expected = warmup * 0.1 ** ((step >= 3) + (step >= 6))
         assert learning_rate_factor(solver, step) == pytest.approx(expected)
 
 
@@ -335,7 +337,7 @@ def test_load_weights_names_every_mismatch():
         assert part in text
 
 
-class Evil:
+class MaliciousPickle:
     def __reduce__(self):
         return print, ("code of a checkpoint was run",)
 
@@ -343,8 +345,8 @@ class Evil:
 def test_damaged_and_malicious_files_are_rejected(tmp_path, capsys):
     path = tmp_path / "w.pt"
     save_weights(path, Tiny().state_dict(), "", ["a"])
-    good = path.read_bytes()
-    for content in (b"", b"nonsense", good[: len(good) // 2]):
+    intact = path.read_bytes()
+    for content in (b"", b"nonsense", intact[: len(intact) // 2]):
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match="damaged") as caught:
             load_checkpoint(path)
@@ -354,7 +356,7 @@ def test_damaged_and_malicious_files_are_rejected(tmp_path, capsys):
         CheckpointError, match=r"or not a checkpoint \(not what torch.save writes\); copy"
     ):
         load_checkpoint(path)
-    torch.save({"config": Evil(), "names": [], "model": {}}, path)
+    torch.save({"config": MaliciousPickle(), "names": [], "model": {}}, path)
     with pytest.raises(
         CheckpointError, match=r"\(it contains \S*print, which is no tensor or plain value\)"
     ):

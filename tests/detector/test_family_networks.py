@@ -99,9 +99,9 @@ def test_shipped_configs_equal_maskrcnn_benchmark(family, request, name):
 
 def frozen_names(model, freeze_at):
     """Returns the names of the parameters that FREEZE_CONV_BODY_AT freezes."""
-    parts = ["stem", "layer1", "layer2", "layer3", "layer4"][:freeze_at]
-    prefixes = tuple(f"backbone.body.{part}." for part in parts)
-    return {n for n, _ in model.named_parameters() if n.startswith(prefixes)} if parts else set()
+    stages = ["stem", "layer1", "layer2", "layer3", "layer4"][:freeze_at]
+    prefixes = tuple(f"backbone.body.{stage}." for stage in stages)
+    return {n for n, _ in model.named_parameters() if n.startswith(prefixes)} if stages else set()
 
 
 # One network of each kind, and variants without a published file.

@@ -23,27 +23,27 @@ CLASSES = "MODEL.ROI_BOX_HEAD.NUM_CLASSES"
 
 
 @pytest.fixture(autouse=True)
-def from_the_root(monkeypatch, request):
+def chdir_to_root(monkeypatch, request):
     monkeypatch.chdir(request.config.rootpath)
 
 
-def state_of(model):
+def copy_state(model):
     return {key: value.clone() for key, value in model.state_dict().items()}
 
 
-def changed(before, model):
+def changed_keys(before, model):
     return {key for key, value in model.state_dict().items() if not torch.equal(before[key], value)}
 
 
 def test_loading_skips_predictors_of_other_classes():
     source = small_detector(seed=1, overrides=[CLASSES, 6])
     model = small_detector(seed=2)
-    before = state_of(model)
+    before = copy_state(model)
     with pytest.raises(CheckpointError, match=r"cls_score.weight is \[6, 32\], the model's is"):
         load_weights_into(model, source.state_dict())
     with pytest.raises(CheckpointError, match=r"cls_score.weight is \[6, 32\], the model's is"):
         load_weights_into(model, source.state_dict(), other_classes=True, complete=True)
-    assert changed(before, model) == set()
+    assert changed_keys(before, model) == set()
     content = {"model": source.state_dict(), "names": list("abcde")}
     report = load_weights_into(model, content, other_classes=True)
     assert str(report).splitlines() == [
@@ -88,11 +88,11 @@ def test_weights_of_the_same_classes_load_completely():
 def test_other_mismatches_raise(overrides, name):
     source = small_detector(seed=1, overrides=[CLASSES, 6, *overrides])
     model = small_detector(seed=2)
-    before = state_of(model)
+    before = copy_state(model)
     with pytest.raises(CheckpointError, match="does not fit the model") as caught:
         load_weights_into(model, source.state_dict(), other_classes=True)
     assert name in str(caught.value)
-    assert changed(before, model) == set()
+    assert changed_keys(before, model) == set()
     narrow = source.state_dict() | {f"{BOX}.cls_score.weight": torch.zeros(6, 31)}
     with pytest.raises(CheckpointError):
         load_weights_into(model, narrow, other_classes=True)

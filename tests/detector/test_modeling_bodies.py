@@ -124,8 +124,10 @@ def test_deformable_convolution_matches_torchvision(modulated, groups, deformabl
     )  # fmt: skip
     x = torch.randn(2, 8, 9, 11).to(memory_format=layout)
     # Initially the layer is a plain convolution; if modulated, half of one.
-    plain = nn.functional.conv2d(x, layer.conv.weight, None, 2, 2, 2, groups)
-    torch.testing.assert_close(layer(x), plain * (0.5 if modulated else 1.0), rtol=1e-4, atol=1e-5)
+    undeformed = nn.functional.conv2d(x, layer.conv.weight, None, 2, 2, 2, groups)
+    torch.testing.assert_close(
+        layer(x), undeformed * (0.5 if modulated else 1.0), rtol=1e-4, atol=1e-5
+    )
     nn.init.normal_(layer.offset.weight, std=0.2)
     nn.init.normal_(layer.offset.bias)
     plan = layer.offset(x)
@@ -189,6 +191,6 @@ def test_vector_feature_extractors_match_their_formulas(norm):
     assert (mlp.out_channels, xconv.out_channels) == (6, 8)
     for extractor in (mlp, xconv):
         extractor.train()
-        nothing = extractor(features, [torch.zeros(0, 4)] * 2)
-        assert nothing.shape == (0, extractor.out_channels)
-        nothing.sum().backward()
+        empty = extractor(features, [torch.zeros(0, 4)] * 2)
+        assert empty.shape == (0, extractor.out_channels)
+        empty.sum().backward()

@@ -30,7 +30,7 @@ def image(dtype=torch.float32, size=(2, 8, 9, 7)):
     return torch.randn(size, dtype=dtype).contiguous(memory_format=torch.channels_last)
 
 
-def step_by_step(conv, x, norm=None, relu=False, add=None):
+def separate_layers(conv, x, norm=None, relu=False, add=None):
     x = conv(x)
     x = x if norm is None else norm(x)
     x = x if add is None else x + add
@@ -47,16 +47,16 @@ def test_conv2d_equals_the_separate_layers(dtype, relu, added, norm, kwargs):
     x = image(dtype)
     with torch.no_grad():
         add = torch.randn_like(conv(x)) if added else None
-        expected = step_by_step(conv, x, norm, relu, add)
+        expected = separate_layers(conv, x, norm, relu, add)
         before = None if add is None else add.clone()
-        close = {"rtol": 2e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
+        tolerance = {"rtol": 2e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
         for _ in range(2):  # the second call uses folded weights
             found = conv2d(conv, x, norm, relu=relu, add=add)
-            torch.testing.assert_close(found, expected, **close)
+            torch.testing.assert_close(found, expected, **tolerance)
             assert found.is_contiguous(memory_format=torch.channels_last)
         assert add is None or torch.equal(add, before)
         torch.testing.assert_close(
-            conv2d(conv, x, norm, relu=relu, add=add, overwrite=True), expected, **close
+            conv2d(conv, x, norm, relu=relu, add=add, overwrite=True), expected, **tolerance
         )
 
 
@@ -67,7 +67,7 @@ def test_conv2d_gradients_equal_the_separate_layers(norm, bias, size):
     conv, norm = layers(torch.float64, bias, norm)
     add = torch.randn(size[0], 12, *size[2:], dtype=torch.float64)
     gradients = []
-    for function in (conv2d, step_by_step):
+    for function in (conv2d, separate_layers):
         x, other = image(torch.float64, size).requires_grad_(), add.clone().requires_grad_()
         torch.manual_seed(1)
         x.data.normal_()
@@ -91,7 +91,7 @@ def test_conv2d_accepts_an_empty_batch():
         assert conv2d(conv, x, norm, relu=True).shape == (0, 12, 9, 7)
 
 
-def rewritten(conv, norm):
+def weight_changes(conv, norm):
     other_conv, other_norm = layers()
     yield lambda: conv.weight.mul_(2)
     yield lambda: norm.running_var.add_(1)
@@ -109,11 +109,11 @@ def rewritten(conv, norm):
 def test_folded_weights_follow_weight_changes():
     conv, norm = layers()
     changes = 0
-    for change in rewritten(conv, norm):
+    for change in weight_changes(conv, norm):
         conv2d(conv, image(conv.weight.dtype), norm)
         change()
         x = image(conv.weight.dtype)
-        torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+        torch.testing.assert_close(conv2d(conv, x, norm), separate_layers(conv, x, norm))
         changes += 1
     assert changes == 10
 
@@ -124,7 +124,7 @@ def test_training_drops_folded_weights_and_refolds_them():
     x = image()
     for _ in range(2):
         with torch.no_grad():
-            torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+            torch.testing.assert_close(conv2d(conv, x, norm), separate_layers(conv, x, norm))
         assert conv in _FOLDED_CACHE
         conv2d(conv, x, norm).sum().backward()
         assert conv not in _FOLDED_CACHE  # halves the memory in training
@@ -136,7 +136,7 @@ def test_inference_tensors_are_used_without_folding():
         conv, norm = layers()
         for _ in range(2):
             x = image()
-            torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+            torch.testing.assert_close(conv2d(conv, x, norm), separate_layers(conv, x, norm))
             conv.weight.mul_(2)
         assert conv not in _FOLDED_CACHE
 
@@ -147,7 +147,7 @@ def test_weights_folded_in_inference_mode_work_outside_it():
     with torch.inference_mode():
         conv2d(conv, x, norm)
     conv.requires_grad_(False)
-    torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+    torch.testing.assert_close(conv2d(conv, x, norm), separate_layers(conv, x, norm))
 
 
 @torch.no_grad()
@@ -157,9 +157,11 @@ def test_copies_and_pickles_exclude_folded_weights():
     names = set(pair.state_dict())
     x = image()
     conv2d(conv, x, norm)
-    twin = copy.deepcopy(pair)
-    twin[0].weight.mul_(2)
-    torch.testing.assert_close(conv2d(*twin[:1], x, twin[1]), step_by_step(twin[0], x, twin[1]))
+    duplicate = copy.deepcopy(pair)
+    duplicate[0].weight.mul_(2)
+    torch.testing.assert_close(
+        conv2d(*duplicate[:1], x, duplicate[1]), separate_layers(duplicate[0], x, duplicate[1])
+    )
     file = io.BytesIO()
     torch.save(pair, file)
     assert set(pair.state_dict()) == names and len(file.getvalue()) < 20_000
@@ -169,12 +171,12 @@ def test_copies_and_pickles_exclude_folded_weights():
 def test_conv2d_calls_forward_hooks():
     conv, norm = layers()
     x = image()
-    seen = []
+    calls = []
     expected = conv2d(conv, x, norm)
     for module in (conv, norm):
-        module.register_forward_hook(lambda *_: seen.append(1))
+        module.register_forward_hook(lambda *_: calls.append(1))
     torch.testing.assert_close(conv2d(conv, x, norm), expected)
-    assert len(seen) == 2
+    assert len(calls) == 2
 
 
 @torch.no_grad()
@@ -189,7 +191,7 @@ def test_conv2d_follows_autocast():
     conv, norm = layers()
     x = image()
     with torch.no_grad():
-        expected = step_by_step(conv, x, norm, True, torch.ones(2, 12, 9, 7))
+        expected = separate_layers(conv, x, norm, True, torch.ones(2, 12, 9, 7))
         with torch.autocast("cpu", torch.bfloat16):
             for add in (torch.ones(2, 12, 9, 7), torch.ones(2, 12, 9, 7, dtype=torch.bfloat16)):
                 found = conv2d(conv, x, norm, relu=True, add=add)
@@ -205,7 +207,7 @@ def test_conv2d_works_without_onednn(monkeypatch):
     conv, norm = layers()
     x, add = image(), torch.randn(2, 12, 9, 7)
     with torch.no_grad():
-        expected = step_by_step(conv, x, norm, True, add)
+        expected = separate_layers(conv, x, norm, True, add)
         torch.testing.assert_close(conv2d(conv, x, norm, relu=True, add=add), expected)
         assert _FOLDED_CACHE[conv].packed is None
 

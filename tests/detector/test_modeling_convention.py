@@ -26,7 +26,7 @@ MASK = ["MODEL.ROI_MASK_HEAD.CONV_LAYERS", [16, 16]]
 STRIDES, RATIOS = (4, 8, 16, 32, 64), (0.5, 1.0, 2.0)
 
 
-def picture(height, width, seed=0):
+def smooth_image(height, width, seed=0):
     """Returns a smooth uint8 image with edges."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
@@ -34,25 +34,25 @@ def picture(height, width, seed=0):
     return np.array(large)
 
 
-def as_image(pixels):
+def to_float_tensor(pixels):
     return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
 def calibrate(model):
     """Scales layers so that logits and deltas spread like those of a trained detector."""
-    image = as_image(picture(90, 120, 5))
+    image = to_float_tensor(smooth_image(90, 120, 5))
     batch = to_image_list([model._normalise(image)], model.size_divisibility)
     features = model.backbone(batch.tensors)
     boxes = [torch.tensor([[3.0, 4, 50, 60], [20, 9, 70, 33], [60, 30, 110, 88]])]
-    found = {"rpn.head.cls_logits": 0.5, "rpn.head.bbox_pred": 0.15}
-    for layer, wanted in found.items():
+    target_stds = {"rpn.head.cls_logits": 0.5, "rpn.head.bbox_pred": 0.15}
+    for layer, target_std in target_stds.items():
         output = model.rpn.head(features)[0 if "cls" in layer else 1]
-        model.get_parameter(f"{layer}.weight").mul_(wanted / torch.cat(output, 1).std())
+        model.get_parameter(f"{layer}.weight").mul_(target_std / torch.cat(output, 1).std())
     head = model.roi_heads.box
-    for i, wanted in enumerate((1.5, 1.0)):
+    for i, target_std in enumerate((1.5, 1.0)):
         output = head.predictor(head.feature_extractor(features, boxes))[i]
         layer = (head.predictor.cls_score, head.predictor.bbox_pred)[i]
-        layer.weight.mul_(wanted / output.std())
+        layer.weight.mul_(target_std / output.std())
     # Saturated masks of 0 and 1 would interpolate to exactly 0.5 at many pixels.
     if model.roi_heads.mask is not None:
         mask = model.roi_heads.mask
@@ -83,9 +83,9 @@ def detector(config="mask_rcnn_R_50_FPN_1x", overrides=()):
 @pytest.mark.parametrize("height, width", [(60, 90), (90, 60), (64, 64), (300, 70), (33, 200)])
 @pytest.mark.parametrize("small, large", [(48, 80), (100, 160), (60, 1000), (0, 10)])
 def test_images_are_resized_like_pillow(height, width, small, large):
-    pixels, mean = picture(height, width), (1.0, 2.0, 3.0)
+    pixels, mean = smooth_image(height, width), (1.0, 2.0, 3.0)
     ours = CONVENTIONS["maskrcnn-benchmark"].resize(
-        as_image(pixels),
+        to_float_tensor(pixels),
         lambda x: x.flip(0) * 255 - torch.tensor(mean).view(3, 1, 1),
         small,
         large,
@@ -97,7 +97,7 @@ def test_images_are_resized_like_pillow(height, width, small, large):
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
     torch.compiler.reset()
     graph = torch.compile(CONVENTIONS["maskrcnn-benchmark"].resize, fullgraph=True, backend="eager")
-    traced = graph(as_image(pixels), lambda x: x * 255, small, large)
+    traced = graph(to_float_tensor(pixels), lambda x: x * 255, small, large)
     # Either of Pillow's two passes may round half a byte up or down.
     assert (traced.flip(0) - torch.tensor(mean).view(3, 1, 1) - expected).abs().max() < 2.01
 
@@ -114,10 +114,10 @@ def test_pooler_matches_maskrcnn_benchmark(scales):
     torch.testing.assert_close(ours, reference.pool(features, inclusive, 5, scales, 2))
     default = Pooler(5, scales, 2)(features, boxes)
     assert (ours - default).abs().max() > 0.01
-    none = Pooler(5, scales, 2, convention=CONVENTIONS["maskrcnn-benchmark"])(
+    without_boxes = Pooler(5, scales, 2, convention=CONVENTIONS["maskrcnn-benchmark"])(
         features, [boxes[0][:0], boxes[1][:0]]
     )
-    assert none.shape == (0, 3, 5, 5)
+    assert without_boxes.shape == (0, 3, 5, 5)
 
 
 def test_clipped_boxes_keep_a_pixel():
@@ -129,11 +129,11 @@ def test_clipped_boxes_keep_a_pixel():
 
 
 @torch.no_grad()
-def expected_detections(model, pictures, monkeypatch):
+def expected_detections(model, images, monkeypatch):
     """Yields the reference detections from the layer outputs of our network."""
     mean = model.pixel_mean.flatten().tolist()
-    small = [reference.prepare(p, model.min_size_test, model.max_size_test, mean) for p in pictures]
-    batch = to_image_list(small, model.size_divisibility)
+    resized = [reference.prepare(p, model.min_size_test, model.max_size_test, mean) for p in images]
+    batch = to_image_list(resized, model.size_divisibility)
     features = model.backbone(batch.tensors)
     logits, deltas = model.rpn.head(features)
     cells = model.rpn.anchor_generator.cell_anchors
@@ -155,13 +155,21 @@ def expected_detections(model, pictures, monkeypatch):
         ),
     )
     head = model.roi_heads.box
-    scores, moves = head.predictor(head.feature_extractor(features, proposals))
+    scores, box_deltas = head.predictor(head.feature_extractor(features, proposals))
     rows = 0
-    for i, (image, own, size) in enumerate(zip(pictures, proposals, batch.sizes, strict=True)):
-        part = slice(rows, rows + len(own))
-        rows += len(own)
+    for i, (image, image_proposals, size) in enumerate(
+        zip(images, proposals, batch.sizes, strict=True)
+    ):
+        image_rows = slice(rows, rows + len(image_proposals))
+        rows += len(image_proposals)
         boxes, score, labels = reference.detect(
-            scores[part], moves[part], own, size, 0.1, 0.5, (10.0, 10, 5, 5)
+            scores[image_rows],
+            box_deltas[image_rows],
+            image_proposals,
+            size,
+            0.1,
+            0.5,
+            (10.0, 10, 5, 5),
         )
         mask_head = model.roi_heads.mask
         maps = [f[i : i + 1] for f in features]
@@ -178,29 +186,29 @@ def expected_detections(model, pictures, monkeypatch):
 
 def test_detections_match_maskrcnn_benchmark(monkeypatch):
     model = detector()
-    pictures = [picture(80, 120), picture(130, 70, 1)]
+    images = [smooth_image(80, 120), smooth_image(130, 70, 1)]
     with torch.no_grad():
-        ours = model([as_image(p) for p in pictures])
+        ours = model([to_float_tensor(p) for p in images])
         monkeypatch.setattr(model, "convention", CONVENTIONS["detops"])
-        other = model([as_image(p) for p in pictures])
+        default = model([to_float_tensor(p) for p in images])
         monkeypatch.undo()
-    counts = 0
-    for found, (boxes, scores, labels, masks), ours_alone in zip(
-        ours, expected_detections(model, pictures, monkeypatch), other, strict=True
+    total = 0
+    for found, (boxes, scores, labels, masks), default_found in zip(
+        ours, expected_detections(model, images, monkeypatch), default, strict=True
     ):
         assert len(found["boxes"]) == len(boxes) > 3
-        counts += len(boxes)
+        total += len(boxes)
         torch.testing.assert_close(found["scores"], scores, rtol=0, atol=1e-4)
         last_pixel = found["boxes"] - torch.tensor([0, 0, 1, 1])
         torch.testing.assert_close(last_pixel, boxes, rtol=0, atol=0.01)
         assert torch.equal(found["labels"], labels)
-        meet = (found["masks"][:, 0] & masks).flatten(1).sum(1)
-        join = (found["masks"][:, 0] | masks).flatten(1).sum(1)
-        assert (meet >= 0.99 * join).all() and masks.any()
-        assert ours_alone["boxes"].shape != found["boxes"].shape or not torch.equal(
-            ours_alone["boxes"], found["boxes"]
+        intersection = (found["masks"][:, 0] & masks).flatten(1).sum(1)
+        union = (found["masks"][:, 0] | masks).flatten(1).sum(1)
+        assert (intersection >= 0.99 * union).all() and masks.any()
+        assert default_found["boxes"].shape != found["boxes"].shape or not torch.equal(
+            default_found["boxes"], found["boxes"]
         )
-    assert counts > 10
+    assert total > 10
 
 
 def test_keypoints_stay_within_the_last_pixel_of_their_box():
@@ -208,7 +216,7 @@ def test_keypoints_stay_within_the_last_pixel_of_their_box():
     settings += ["MODEL.ROI_BOX_HEAD.NUM_CLASSES", 2, "MODEL.ROI_HEADS.SCORE_THRESH", 0.0]
     model = detector("keypoint_rcnn_R_50_FPN_1x", settings)
     with torch.no_grad():
-        found = model([as_image(picture(90, 100))])[0]
+        found = model([to_float_tensor(smooth_image(90, 100))])[0]
     assert len(found["boxes"]) > 3
     corners = found["boxes"][:, None] - torch.tensor([0, 0, 1, 1])
     points = found["keypoints"][..., :2]

@@ -35,7 +35,7 @@ def example(seed=0):
 
 
 @pytest.fixture(autouse=True)
-def from_the_root(monkeypatch, request):
+def chdir_to_root(monkeypatch, request):
     monkeypatch.chdir(request.config.rootpath)
 
 

@@ -28,17 +28,17 @@ def detector(kind, overrides=()):
     return build_detection_model(load_config(config, [*networks.OVERRIDES, *overrides])).eval()
 
 
-def as_image(pixels):
+def to_float_tensor(pixels):
     return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
-def counterparts(found, expected):
+def match_detections(found, expected):
     """Returns the index of each of our detections among the expected ones."""
-    close = (found["scores"][:, None] - expected["scores"]).abs() < 1e-4
-    close &= found["labels"][:, None] == expected["classes"] + 1
-    close &= ((found["boxes"][:, None] - expected["boxes"]).abs() < 0.01).all(dim=2)
-    assert (close.sum(dim=0) == 1).all() and (close.sum(dim=1) == 1).all()
-    return close.long().argmax(dim=1)
+    matches = (found["scores"][:, None] - expected["scores"]).abs() < 1e-4
+    matches &= found["labels"][:, None] == expected["classes"] + 1
+    matches &= ((found["boxes"][:, None] - expected["boxes"]).abs() < 0.01).all(dim=2)
+    assert (matches.sum(dim=0) == 1).all() and (matches.sum(dim=1) == 1).all()
+    return matches.long().argmax(dim=1)
 
 
 @pytest.mark.slow
@@ -48,12 +48,12 @@ def test_detections_match_detectron2(kind):
     model = detector(kind)
     load_weights_into(model, state, complete=True)
     with torch.no_grad():
-        found = model([as_image(p) for p in networks.photographs()])
+        found = model([to_float_tensor(p) for p in networks.photographs()])
     for ours, theirs in zip(found, expected, strict=True):
         assert len(ours["boxes"]) == len(theirs["boxes"]) > 10
         assert len(theirs["classes"].unique()) > 2
         torch.testing.assert_close(ours["scores"], theirs["scores"], rtol=0, atol=1e-4)
-        order = counterparts(ours, theirs)
+        order = match_detections(ours, theirs)
         assert ("masks" in ours) == (kind == "mask_rcnn")
         if "masks" in ours:
             soft = theirs["masks"][order]
@@ -70,7 +70,7 @@ def test_default_convention_gives_other_detections(kind):
     load_weights_into(model, state)
     other.load_state_dict(model.state_dict())
     with torch.no_grad():
-        found = other([as_image(p) for p in networks.photographs()])
+        found = other([to_float_tensor(p) for p in networks.photographs()])
     for ours, theirs in zip(found, expected, strict=True):
         same = ours["boxes"].shape == theirs["boxes"].shape
         assert not same or (ours["boxes"] - theirs["boxes"]).abs().max() > 0.01
@@ -84,7 +84,9 @@ SIZES = [(60, 90), (90, 60), (64, 64), (100, 200), (200, 100), (300, 70), (33, 2
 def test_images_are_resized_like_pillow(height, width, small, large):
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     mean = torch.tensor(reference.MEAN).view(3, 1, 1)
-    ours = CONVENTION.resize(as_image(pixels), lambda x: x.flip(0) * 255 - mean, small, large)
+    ours = CONVENTION.resize(
+        to_float_tensor(pixels), lambda x: x.flip(0) * 255 - mean, small, large
+    )
     if small == 0:
         assert ours.shape[1:] == (height, width)
     else:
@@ -119,11 +121,11 @@ def test_resized_sides_are_rounded_like_detectron2():
     for height in range(1, 130):
         for width in range(1, 130):
             for small, large in ((800, 1333), (41, 67)):
-                wanted = reference.size_of(height, width, small, large)
+                expected = reference.size_of(height, width, small, large)
                 longest = min(large, small * max(height, width) / min(height, width))
                 halves += longest * min(height, width) / max(height, width) % 1 == 0.5
                 sides = CONVENTION._sides(height, width, small, large)
-                assert sides == tuple(max(1, side) for side in wanted), (height, width)
+                assert sides == tuple(max(1, side) for side in expected), (height, width)
     assert halves > 20
 
 
@@ -218,11 +220,11 @@ def test_retinanet_runs_nms_on_unclipped_boxes():
 
 def test_mask_pixels_at_the_threshold_are_set():
     """A pixel of exactly 0.5 is set, and boxes keep their position."""
-    half = CONVENTION.paste(
+    at_threshold = CONVENTION.paste(
         torch.full((1, 1, 4, 4), 0.5), torch.tensor([[2.0, 3, 6, 7]]), (9, 9), 0.5
     )
-    assert half.shape == (1, 1, 9, 9) and half.dtype == torch.bool
-    assert half.nonzero()[:, 2:].amin(0).tolist() == [3, 2] and half.sum() == 16
+    assert at_threshold.shape == (1, 1, 9, 9) and at_threshold.dtype == torch.bool
+    assert at_threshold.nonzero()[:, 2:].amin(0).tolist() == [3, 2] and at_threshold.sum() == 16
     generator = torch.Generator().manual_seed(3)
     masks = torch.rand(40, 1, 28, 28, generator=generator)
     corner = torch.rand(40, 2, generator=generator) * 60 - 10

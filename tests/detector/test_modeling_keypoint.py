@@ -29,7 +29,7 @@ SMALL = [
 
 
 @pytest.fixture(autouse=True)
-def from_the_root(monkeypatch, request):
+def chdir_to_root(monkeypatch, request):
     monkeypatch.chdir(request.config.rootpath)
 
 
@@ -46,14 +46,14 @@ def example():
     ]
     targets = []
     for b in boxes:
-        place = torch.rand(len(b), 3, 2)
-        points = b[:, None, :2] + place * (b[:, None, 2:] - b[:, None, :2])
-        seen = torch.tensor([2.0, 1.0, 0.0]).expand(len(b), 3)
+        positions = torch.rand(len(b), 3, 2)
+        points = b[:, None, :2] + positions * (b[:, None, 2:] - b[:, None, :2])
+        visibility = torch.tensor([2.0, 1.0, 0.0]).expand(len(b), 3)
         targets.append(
             {
                 "boxes": b,
                 "labels": torch.ones(len(b), dtype=torch.int64),
-                "keypoints": torch.cat([points, seen.unsqueeze(2)], 2),
+                "keypoints": torch.cat([points, visibility.unsqueeze(2)], 2),
             }
         )
     return images, targets
@@ -119,20 +119,20 @@ def head():
 @pytest.mark.parametrize("positives", [0, 2])
 def test_loss_without_visible_keypoints_is_0_with_gradients(autocast, positives):
     """Every parameter gets a gradient: parallel training synchronises each of them."""
-    part = head().train()
+    keypoint_head = head().train()
     features = [torch.rand(1, 4, s, s).to(memory_format=torch.channels_last) for s in (16, 8)]
     regions = [{"boxes": BOXES[:positives], "truth": torch.zeros(positives, dtype=torch.int64)}]
     target = {"keypoints": torch.zeros(1, 5, 3)}
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        _, losses = part(features, regions, [target])
+        _, losses = keypoint_head(features, regions, [target])
     assert losses["loss_kp"] == 0
     losses["loss_kp"].backward()
-    for name, parameter in part.named_parameters():
+    for name, parameter in keypoint_head.named_parameters():
         assert parameter.grad is not None and not parameter.grad.any(), name
 
 
 def test_keypoint_loss_uses_only_boxes_with_visible_keypoints():
-    part = head().train()
+    keypoint_head = head().train()
     features = [torch.rand(2, 4, s, s) for s in (16, 8)]
     points = torch.zeros(2, 5, 3)
     points[0, 2], points[1, 3] = torch.tensor([6.0, 7, 2]), torch.tensor([28.0, 2, 1])
@@ -140,9 +140,9 @@ def test_keypoint_loss_uses_only_boxes_with_visible_keypoints():
         {"boxes": BOXES, "truth": torch.tensor([0, 0, 0])},
         {"boxes": BOXES[1:], "truth": torch.tensor([1, 1])},
     ]
-    _, losses = part(features, regions, [{"keypoints": points}] * 2)
+    _, losses = keypoint_head(features, regions, [{"keypoints": points}] * 2)
     chosen = [BOXES, BOXES[2:]]
-    logits = part.predictor(part.feature_extractor(features, chosen))
+    logits = keypoint_head.predictor(keypoint_head.feature_extractor(features, chosen))
     cells = torch.cat(
         [keypoint_cells(points[[0] * 3], BOXES, 12), keypoint_cells(points[1:], BOXES[2:], 12)]
     )

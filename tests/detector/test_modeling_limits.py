@@ -14,7 +14,7 @@ from detops.ops import BoxCoder
 SIZE = (100, 120)
 
 
-def boxes_of(count, seed=0):
+def random_boxes(count, seed=0):
     generator = torch.Generator().manual_seed(seed)
     corner = torch.rand(count, 2, generator=generator) * 60
     return torch.cat([corner, corner + 10 + torch.rand(count, 2, generator=generator) * 20], 1)
@@ -28,9 +28,9 @@ def selector(**changes):
     return ProposalSelector(**(values | changes))
 
 
-def selected(levels, **changes):
+def count_selected(levels, **changes):
     """Returns how many of 30 anchors, used as proposals, remain on each of `levels` levels."""
-    anchors = [boxes_of(30, seed) for seed in range(levels)]
+    anchors = [random_boxes(30, seed) for seed in range(levels)]
     scores = [torch.rand(1, 30, generator=torch.Generator().manual_seed(9)) for _ in anchors]
     deltas = [torch.zeros(1, 30, 4) for _ in anchors]
     boxes, logits = selector(**changes)(scores, deltas, anchors, [SIZE])[0]
@@ -39,29 +39,31 @@ def selected(levels, **changes):
     return [int(((boxes[:, None] - a).abs().amax(2) < 1e-3).any(1).sum()) for a in anchors]
 
 
-def kept(level, threshold):
+def count_after_nms(level, threshold):
     scores = torch.rand(1, 30, generator=torch.Generator().manual_seed(9))[0]
-    return len(detops.nms(boxes_of(30, level), scores, threshold))
+    return len(detops.nms(random_boxes(30, level), scores, threshold))
 
 
 @pytest.mark.parametrize("key", ["POST_NMS_TOP_N_TEST", "NMS_THRESH"])
 def test_rpn_treats_0_as_no_limit_and_no_nms(key):
-    assert selected(1) == [5] and selected(2, fpn_post_nms_top_n=99) == [5, 5]
+    assert count_selected(1) == [5] and count_selected(2, fpn_post_nms_top_n=99) == [5, 5]
     if key == "POST_NMS_TOP_N_TEST":
-        assert kept(0, 0.5) > 5 and selected(1, post_nms_top_n=0) == [kept(0, 0.5)]
-        both = [kept(0, 0.5), kept(1, 0.5)]
-        assert selected(2, post_nms_top_n=0, fpn_post_nms_top_n=99) == both
-        assert sum(selected(2, post_nms_top_n=0)) == 8
+        assert count_after_nms(0, 0.5) > 5 and count_selected(1, post_nms_top_n=0) == [
+            count_after_nms(0, 0.5)
+        ]
+        both = [count_after_nms(0, 0.5), count_after_nms(1, 0.5)]
+        assert count_selected(2, post_nms_top_n=0, fpn_post_nms_top_n=99) == both
+        assert sum(count_selected(2, post_nms_top_n=0)) == 8
     else:
         # maskrcnn-benchmark applies the limit only as part of NMS, which is skipped here.
-        assert selected(1, nms_thresh=0.0) == selected(1, nms_thresh=-1.0) == [30]
-        assert sum(selected(2, nms_thresh=0.0)) == 8
+        assert count_selected(1, nms_thresh=0.0) == count_selected(1, nms_thresh=-1.0) == [30]
+        assert sum(count_selected(2, nms_thresh=0.0)) == 8
 
 
 def test_rpn_top_n_of_0_keeps_no_proposals():
     """maskrcnn-benchmark passes these limits to topk, which then selects nothing."""
-    assert selected(1, pre_nms_top_n=0) == [0]
-    assert sum(selected(2, fpn_post_nms_top_n=0)) == 0
+    assert count_selected(1, pre_nms_top_n=0) == [0]
+    assert sum(count_selected(2, fpn_post_nms_top_n=0)) == 0
 
 
 @pytest.mark.parametrize(("nms", "limit", "expected"), [(0.5, 7, 7), (0.5, 0, "nms"), (0.0, 0, 60)])
@@ -69,10 +71,10 @@ def test_box_head_applies_nms_and_the_detection_limit(nms, limit, expected):
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(30, 3, generator=generator)
     head = BoxPostProcessor(BoxCoder(), 0.0, nms, limit)
-    (found,) = head(logits, torch.zeros(30, 12), [boxes_of(30)], [SIZE])
+    (found,) = head(logits, torch.zeros(30, 12), [random_boxes(30)], [SIZE])
     if expected == "nms":
         scores = logits.softmax(1)
-        expected = sum(len(detops.nms(boxes_of(30), scores[:, c], nms)) for c in (1, 2))
+        expected = sum(len(detops.nms(random_boxes(30), scores[:, c], nms)) for c in (1, 2))
         assert expected > 7
     assert len(found["scores"]) == len(found["boxes"]) == len(found["labels"]) == expected
     assert (found["scores"].diff() <= 0).all()
@@ -82,9 +84,9 @@ def test_box_head_applies_nms_and_the_detection_limit(nms, limit, expected):
 def test_retinanet_applies_nms_and_the_detection_limit(nms, limit, expected):
     logits = torch.randn(1, 30, 2, generator=torch.Generator().manual_seed(3))
     head = RetinaNetPostProcessor(BoxCoder(), 0.0, 1000, nms, limit)
-    (found,) = head([logits], [torch.zeros(1, 30, 4)], [boxes_of(30)], [SIZE])
+    (found,) = head([logits], [torch.zeros(1, 30, 4)], [random_boxes(30)], [SIZE])
     if expected == "nms":
-        expected = sum(len(detops.nms(boxes_of(30), logits[0, :, c], nms)) for c in (0, 1))
+        expected = sum(len(detops.nms(random_boxes(30), logits[0, :, c], nms)) for c in (0, 1))
         assert expected > 7
     assert len(found["scores"]) == expected and (found["scores"].diff() <= 0).all()
 
@@ -112,11 +114,11 @@ def detector(config="configs/tree_crowns.yaml", *overrides):
 
 
 @pytest.fixture(autouse=True)
-def from_the_root(monkeypatch, request):
+def chdir_to_root(monkeypatch, request):
     monkeypatch.chdir(request.config.rootpath)
 
 
-def seen(model, image, shorter, longer, mirrored):
+def view_detections(model, image, shorter, longer, mirrored):
     """Computes the box head's output for one view, in pixels of the image, step by step."""
     height, width = image.shape[1:]
     scale = min(shorter / min(height, width), longer / max(height, width))
@@ -144,9 +146,9 @@ def seen(model, image, shorter, longer, mirrored):
 def test_nms_merges_the_detections_of_all_views():
     model, image = detector("configs/tree_crowns.yaml", *VIEWS), torch.rand(3, 64, 90)
     (found,) = model([image])
-    forms = [(64, 96, False), (64, 96, True), *((s, 100, m) for s in (48, 80) for m in (0, 1))]
-    parts = [seen(model, image, *form) for form in forms]
-    boxes, scores = (torch.cat(part) for part in zip(*parts, strict=True))
+    views = [(64, 96, False), (64, 96, True), *((s, 100, m) for s in (48, 80) for m in (0, 1))]
+    outputs = [view_detections(model, image, *view) for view in views]
+    boxes, scores = (torch.cat(output) for output in zip(*outputs, strict=True))
     expected = []
     for label in (1, 2):
         keep = detops.nms(boxes[:, label - 1], scores[:, label - 1], 0.5)
@@ -158,9 +160,9 @@ def test_nms_merges_the_detections_of_all_views():
     torch.testing.assert_close(
         found["boxes"], torch.stack([e[2] for e in expected]), rtol=1e-4, atol=1e-2
     )
-    alone = detector()([image])[0]
-    assert len(alone["scores"]) != len(found["scores"]) or not torch.equal(
-        alone["scores"], found["scores"]
+    single_view = detector()([image])[0]
+    assert len(single_view["scores"]) != len(found["scores"]) or not torch.equal(
+        single_view["scores"], found["scores"]
     )
 
 
@@ -172,9 +174,9 @@ def test_mirrored_image_gives_mirrored_boxes():
     (found,), (mirrored,) = model([image]), model([image.flip(2)])
     torch.testing.assert_close(found["scores"], mirrored["scores"], rtol=1e-4, atol=1e-5)
     x1, y1, x2, y2 = mirrored["boxes"].unbind(1)
-    back = torch.stack([96 - x2, y1, 96 - x1, y2], 1)
+    unmirrored = torch.stack([96 - x2, y1, 96 - x1, y2], 1)
     best = found["scores"] > found["scores"][30]  # ties may swap
-    torch.testing.assert_close(found["boxes"][best], back[best], rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(found["boxes"][best], unmirrored[best], rtol=1e-4, atol=1e-2)
 
 
 @torch.no_grad()

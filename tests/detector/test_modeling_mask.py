@@ -35,7 +35,7 @@ SMALL = [
 
 
 @pytest.fixture(autouse=True)
-def from_the_root(monkeypatch, request):
+def chdir_to_root(monkeypatch, request):
     monkeypatch.chdir(request.config.rootpath)
 
 
@@ -53,13 +53,13 @@ def example():
     images = [torch.rand(3, 60, 70) * 0.3, torch.rand(3, 53, 51) * 0.3]
     discs = [[(20, 20, 12), (50, 40, 15)], [(25, 28, 17)]]
     targets = []
-    for image, some in zip(images, discs, strict=True):
-        masks = torch.stack([disc(*image.shape[1:], *d) for d in some])
+    for image, image_discs in zip(images, discs, strict=True):
+        masks = torch.stack([disc(*image.shape[1:], *d) for d in image_discs])
         for mask in masks:
             image[:, mask] += 0.6
-        x, y, radius = torch.tensor(some).float().unbind(1)
+        x, y, radius = torch.tensor(image_discs).float().unbind(1)
         boxes = torch.stack([x - radius, y - radius, x + radius, y + radius], 1)
-        labels = torch.ones(len(some), dtype=torch.int64)
+        labels = torch.ones(len(image_discs), dtype=torch.int64)
         targets.append({"boxes": boxes, "labels": labels, "masks": masks})
     return images, targets
 
@@ -109,8 +109,8 @@ def test_cropped_cell_is_its_covered_fraction():
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
     mask[0, 2:5, 1:6] = True
     box, truth = torch.tensor([[0.0, 0, 8, 8]]), torch.tensor([0])
-    shares = F.avg_pool2d(mask[None].float(), 2)[0]
-    torch.testing.assert_close(crop_masks(mask, truth, box, 4), shares)
+    fractions = F.avg_pool2d(mask[None].float(), 2)[0]
+    torch.testing.assert_close(crop_masks(mask, truth, box, 4), fractions)
 
 
 def test_mask_loss_and_gradients_equal_a_slow_loop():
@@ -132,13 +132,15 @@ def test_mask_loss_and_gradients_equal_a_slow_loop():
     logits = predictor(features, torch.cat([r["labels"] for r in regions]))
     loss = mask_loss(logits, regions, sizes, targets)
     layer = predictor.mask_fcn_logits
-    every = F.conv2d(features, layer.weight, layer.bias)
+    all_logits = F.conv2d(features, layer.weight, layer.bias)
     expected, k = 0, 0
     for i in range(2):
         for box, t, label in zip(boxes[i], truth[i], labels[i], strict=True):
-            wanted = slow_crop(targets[i]["masks"][t], box, 5)
-            p = every[k, label].sigmoid()
-            expected = expected - (wanted * p.log() + (1 - wanted) * (1 - p).log()).mean() / 3
+            target_mask = slow_crop(targets[i]["masks"][t], box, 5)
+            p = all_logits[k, label].sigmoid()
+            expected = (
+                expected - (target_mask * p.log() + (1 - target_mask) * (1 - p).log()).mean() / 3
+            )
             k += 1
     torch.testing.assert_close(loss, expected)
     for ours, theirs in zip(
@@ -158,7 +160,7 @@ def norm(channels):
     return group_norm(channels, 2, -1, 1e-5)
 
 
-def nothing(count):
+def empty_regions(count):
     return [
         {
             "boxes": torch.zeros(0, 4),
@@ -174,44 +176,44 @@ def nothing(count):
 @pytest.mark.parametrize("objects", [0, 2])
 def test_loss_without_positives_is_0_with_gradients(norm, autocast, objects):
     """Every parameter gets a gradient: parallel training synchronises each of them."""
-    part = head(norm).train()
+    mask_head = head(norm).train()
     features = [torch.rand(2, 4, s, s).to(memory_format=torch.channels_last) for s in (16, 8)]
     target = {"masks": torch.zeros(objects, 64, 64, dtype=torch.bool)}
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        _, losses = part(features, nothing(2), [(64, 64)] * 2, [target] * 2)
+        _, losses = mask_head(features, empty_regions(2), [(64, 64)] * 2, [target] * 2)
     assert losses["loss_mask"] == 0
     losses["loss_mask"].backward()
-    for name, parameter in part.named_parameters():
+    for name, parameter in mask_head.named_parameters():
         assert parameter.grad is not None and not parameter.grad.any(), name
 
 
 def test_no_detections_give_empty_masks():
-    found, losses = head().eval()([torch.rand(1, 4, 8, 8)] * 2, nothing(1), [(32, 32)])
+    found, losses = head().eval()([torch.rand(1, 4, 8, 8)] * 2, empty_regions(1), [(32, 32)])
     assert found[0]["masks"].shape == (0, 1, 14, 14) and losses == {}
     assert paste_masks(found[0]["masks"], found[0]["boxes"], (5, 9), 0.5).shape == (0, 1, 5, 9)
 
 
 def test_mask_head_returns_the_probabilities_of_the_label():
-    part = head(dilation=2).eval()
+    mask_head = head(dilation=2).eval()
     features = [torch.rand(2, 4, s, s) for s in (16, 8)]
     regions = [{"boxes": b, "labels": torch.tensor([1, 2])} for b in BOXES.split(2)]
-    found, _ = part(features, regions, [(64, 64)] * 2)
-    x = part.feature_extractor.pooler(features, [r["boxes"] for r in regions])
-    for layer in (part.feature_extractor.mask_fcn1, part.feature_extractor.mask_fcn2):
+    found, _ = mask_head(features, regions, [(64, 64)] * 2)
+    x = mask_head.feature_extractor.pooler(features, [r["boxes"] for r in regions])
+    for layer in (mask_head.feature_extractor.mask_fcn1, mask_head.feature_extractor.mask_fcn2):
         assert layer.dilation == (2, 2)
         x = F.relu(layer(x))
-    x = F.relu(part.predictor.conv5_mask(x))
-    layer = part.predictor.mask_fcn_logits
-    every = F.conv2d(x, layer.weight, layer.bias).sigmoid()
+    x = F.relu(mask_head.predictor.conv5_mask(x))
+    layer = mask_head.predictor.mask_fcn_logits
+    all_probabilities = F.conv2d(x, layer.weight, layer.bias).sigmoid()
     for k, (i, label) in enumerate([(0, 1), (0, 2), (1, 1), (1, 2)]):
-        torch.testing.assert_close(found[i]["masks"][k % 2, 0], every[k, label])
+        torch.testing.assert_close(found[i]["masks"][k % 2, 0], all_probabilities[k, label])
     assert set(regions[0]) == {"boxes", "labels"}
 
 
 def test_pasted_masks_match_torchvision():
     corner = torch.rand(60, 2) * 90 - 15
-    far = corner + 0.5 + torch.rand(60, 2) ** 3 * 90
-    boxes = torch.cat([corner, far.clamp(min=2)], 1)  # torchvision fails outside the image
+    opposite = corner + 0.5 + torch.rand(60, 2) ** 3 * 90
+    boxes = torch.cat([corner, opposite.clamp(min=2)], 1)  # torchvision fails outside the image
     masks = torch.rand(60, 1, 28, 28)
     theirs = torchvision_heads.paste_masks_in_image(masks, boxes, (80, 97))
     clear = (theirs - 0.5).abs() > 1e-5
@@ -227,8 +229,8 @@ def test_pasting_a_crop_restores_the_mask():
     crop = crop_masks(mask, torch.tensor([0]), box, 28).unsqueeze(1)
     exact = detops.paste_masks_in_image(crop, box, (90, 110))
     pasted = paste_masks(crop, box, (90, 110), 0.5)[0]
-    for other, least in ((exact, 0.99), (pasted, 0.96)):
-        assert (mask & other).sum() / (mask | other).sum() > least
+    for other, min_iou in ((exact, 0.99), (pasted, 0.96)):
+        assert (mask & other).sum() / (mask | other).sum() > min_iou
 
 
 def test_mask_detector_trains_and_detects():
@@ -252,8 +254,8 @@ def test_mask_detector_trains_and_detects():
             count = len(detection["boxes"])
             assert count and detection["masks"].dtype == torch.bool
             assert detection["masks"].shape == (count, 1, *image.shape[1:])
-    none = small_detector("MODEL.ROI_HEADS.SCORE_THRESH", 1.0).eval()(images)
-    assert [d["masks"].shape for d in none] == [(0, 1, 60, 70), (0, 1, 53, 51)]
+    empty = small_detector("MODEL.ROI_HEADS.SCORE_THRESH", 1.0).eval()(images)
+    assert [d["masks"].shape for d in empty] == [(0, 1, 60, 70), (0, 1, 53, 51)]
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -315,8 +317,8 @@ def test_training_learns_masks():
         found = model.eval()(images)
     for detection, target in zip(found, targets, strict=True):
         for mask in target["masks"]:
-            both = (detection["masks"][:, 0] & mask).sum((1, 2))
-            iou = both / (detection["masks"][:, 0] | mask).sum((1, 2))
+            intersection = (detection["masks"][:, 0] & mask).sum((1, 2))
+            iou = intersection / (detection["masks"][:, 0] | mask).sum((1, 2))
             assert iou[detection["scores"] > 0.5].max() > 0.8
 
 

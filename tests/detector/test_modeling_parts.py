@@ -84,8 +84,8 @@ def test_sampler_balances_positives_and_negatives():
     positive, negative = BalancedSampler(32, 0.25)(labels)
     assert len(positive) == 8 and len(negative) == 24
     assert (labels[positive] == 1).all() and (labels[negative] == 0).all()
-    few = BalancedSampler(32, 0.5)(torch.tensor([1, 0, 0, -1]))
-    assert [x.tolist() for x in few] == [[0], [1, 2]]
+    small_sample = BalancedSampler(32, 0.5)(torch.tensor([1, 0, 0, -1]))
+    assert [x.tolist() for x in small_sample] == [[0], [1, 2]]
     draws = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -101,23 +101,23 @@ def test_removing_one_box_barely_changes_the_sample():
 
     def draw(kept, seed=5):
         generator = torch.Generator().manual_seed(seed)
-        drawn = torch.cat(sampler(labels[kept], generator, boxes[kept]))
-        return {tuple(box) for box in boxes[kept][drawn].tolist()}
+        indices = torch.cat(sampler(labels[kept], generator, boxes[kept]))
+        return {tuple(box) for box in boxes[kept][indices].tolist()}
 
-    everything = draw(torch.arange(400))
-    assert len(everything) == 128
-    for left_out in (0, 137, 399):
-        assert len(everything & draw(torch.arange(400) != left_out)) >= 127
-    assert len(everything & draw(torch.arange(400), seed=6)) < 90
+    all_boxes = draw(torch.arange(400))
+    assert len(all_boxes) == 128
+    for removed in (0, 137, 399):
+        assert len(all_boxes & draw(torch.arange(400) != removed)) >= 127
+    assert len(all_boxes & draw(torch.arange(400), seed=6)) < 90
     # Every box is equally likely to be drawn.
-    times = torch.zeros(400)
+    counts = torch.zeros(400)
     for seed in range(200):
         generator = torch.Generator().manual_seed(seed)
-        times[torch.cat(sampler(labels, generator, boxes))] += 1
+        counts[torch.cat(sampler(labels, generator, boxes))] += 1
     for label in (0, 1):
-        mean = times[labels == label].mean()
+        mean = counts[labels == label].mean()
         expected = (mean * (1 - mean / 200)).sqrt()
-        assert times[labels == label].std() == pytest.approx(float(expected), rel=0.2)
+        assert counts[labels == label].std() == pytest.approx(float(expected), rel=0.2)
 
 
 def test_image_list_pads_images_to_one_size():
@@ -194,9 +194,9 @@ def test_proposals_equal_a_slow_loop():
     per_batch = ProposalSelector(detops.BoxCoder(), 30, 8, 12, True, 0.5, 3)
     assert sum(len(b) for b, _ in per_batch(logits, deltas, anchors, sizes)) == 12
     # With one level, the limit over all levels does not apply.
-    few = ProposalSelector(detops.BoxCoder(), 30, 8, 2, True, 0.5, 3)
-    one = few(logits[:1], deltas[:1], anchors[:1], sizes)
-    assert [len(b) for b, _ in one] == [8, 8]
+    single_level = ProposalSelector(detops.BoxCoder(), 30, 8, 2, True, 0.5, 3)
+    single_level_result = single_level(logits[:1], deltas[:1], anchors[:1], sizes)
+    assert [len(b) for b, _ in single_level_result] == [8, 8]
 
 
 def test_detections_equal_a_slow_loop():
@@ -216,8 +216,8 @@ def test_detections_equal_a_slow_loop():
         expected = []
         for label in (1, 2, 3):
             b = detops.clip_boxes_to_image(decoded[:, label], size)
-            good = (scores[:, label] > 0.2) & (b[:, 2:] > b[:, :2]).all(1)
-            b, s = b[good], scores[good, label]
+            selected = (scores[:, label] > 0.2) & (b[:, 2:] > b[:, :2]).all(1)
+            b, s = b[selected], scores[selected, label]
             keep = torchvision.ops.nms(b, s, 0.5)
             expected += [(s[k].item(), label, *b[k].tolist()) for k in keep]
         expected = torch.tensor(sorted(expected, reverse=True)[:20]).view(-1, 6)
@@ -259,9 +259,9 @@ def test_rpn_head_at_some_anchors_equals_the_full_head():
             if sparse:
                 logits, deltas = head.at(maps, index)
             else:
-                every = head(maps)
-                logits = torch.cat(every[0], 1).flatten()[index]
-                deltas = torch.cat(every[1], 1).flatten(0, 1)[index]
+                full_output = head(maps)
+                logits = torch.cat(full_output[0], 1).flatten()[index]
+                deltas = torch.cat(full_output[1], 1).flatten(0, 1)[index]
             found = torch.cat([logits[:, None], deltas], 1)
             gradients = torch.autograd.grad(found, [*maps, *head.parameters()], grad)
             results.append([found, *gradients])
@@ -309,5 +309,5 @@ def test_box_sampling_adds_the_ground_truth():
     assert {k: v.tolist() for k, v in positives.items()} == {
         "boxes": [[0, 0, 10, 10]], "labels": [3], "truth": [0], "features": [[5]]
     }  # fmt: skip
-    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
-    assert loss.sample(torch.zeros(0, 4), nothing).boxes.shape == (0, 4)
+    no_objects = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+    assert loss.sample(torch.zeros(0, 4), no_objects).boxes.shape == (0, 4)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_modeling_detector import example, from_the_root  # noqa: F401
+from test_modeling_detector import chdir_to_root, example  # noqa: F401
 from torchvision.models.detection import retinanet as theirs
 from torchvision.models.detection._utils import BoxCoder as TorchvisionCoder
 from torchvision.models.detection.anchor_utils import AnchorGenerator as TorchvisionAnchors
@@ -168,31 +168,37 @@ def test_loss_of_a_batch_equals_a_slow_loop():
     logits, deltas, anchors = random_outputs()
     for tensor in logits + deltas:
         tensor.requires_grad_()
-    targets, every = random_targets(), torch.cat(anchors)
-    visible = [torch.rand(len(every)) < 0.9 for _ in targets]
-    found = loss()(logits, deltas, every, visible, targets)
+    targets, all_anchors = random_targets(), torch.cat(anchors)
+    visible = [torch.rand(len(all_anchors)) < 0.9 for _ in targets]
+    found = loss()(logits, deltas, all_anchors, visible, targets)
     classes, boxes, positives = 0.0, 0.0, 0
     for i, target in enumerate(targets):
-        iou = box_iou(target["boxes"], every)
+        iou = box_iou(target["boxes"], all_anchors)
         for j in torch.nonzero(visible[i]).flatten().tolist():
-            best, truth = iou[:, j].max(0) if len(iou) else (torch.tensor(0.0), 0)
-            lifted = len(iou) and (iou[:, j] == iou.amax(1)).any()
-            if 0.4 <= best < 0.5 and not lifted:
+            best_iou, truth = iou[:, j].max(0) if len(iou) else (torch.tensor(0.0), 0)
+            is_best_match = len(iou) and (iou[:, j] == iou.amax(1)).any()
+            if 0.4 <= best_iou < 0.5 and not is_best_match:
                 continue
-            wanted = torch.zeros(4)
+            one_hot = torch.zeros(4)
             logit, delta = torch.cat(logits, 1)[i, j], torch.cat(deltas, 1)[i, j]
-            if best >= 0.5 or lifted:
+            if best_iou >= 0.5 or is_best_match:
                 positives += 1
-                wanted[target["labels"][truth] - 1] = 1
-                goal = BoxCoder().encode(target["boxes"][truth][None], every[j][None])[0]
-                boxes += torch.nn.functional.smooth_l1_loss(delta, goal, beta=0.11, reduction="sum")
-            classes += slow_focal_loss(logit, wanted, 0.25, 2, "sum")
+                one_hot[target["labels"][truth] - 1] = 1
+                delta_target = BoxCoder().encode(
+                    target["boxes"][truth][None], all_anchors[j][None]
+                )[0]
+                boxes += torch.nn.functional.smooth_l1_loss(
+                    delta, delta_target, beta=0.11, reduction="sum"
+                )
+            classes += slow_focal_loss(logit, one_hot, 0.25, 2, "sum")
     assert positives > 4
     torch.testing.assert_close(found["loss_retina_cls"], classes / (positives + 2))
     torch.testing.assert_close(found["loss_retina_reg"], boxes / (4 * positives))
     ours = torch.autograd.grad(sum(found.values()), logits + deltas, retain_graph=True)
-    hand = torch.autograd.grad(classes / (positives + 2) + boxes / (4 * positives), logits + deltas)
-    for a, b in zip(ours, hand, strict=True):
+    expected = torch.autograd.grad(
+        classes / (positives + 2) + boxes / (4 * positives), logits + deltas
+    )
+    for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -210,11 +216,11 @@ def test_detections_match_torchvision(top_n):
     )
     outputs = {"cls_logits": logits, "bbox_regression": deltas}
     expected = theirs.RetinaNet.postprocess_detections(settings, outputs, [anchors] * 2, sizes)
-    for mine, other in zip(ours, expected, strict=True):
-        assert len(mine["scores"]) == 40
-        torch.testing.assert_close(mine["boxes"], other["boxes"])
-        torch.testing.assert_close(mine["scores"], other["scores"])
-        assert torch.equal(mine["labels"], other["labels"] + 1)
+    for found, reference in zip(ours, expected, strict=True):
+        assert len(found["scores"]) == 40
+        torch.testing.assert_close(found["boxes"], reference["boxes"])
+        torch.testing.assert_close(found["scores"], reference["scores"])
+        assert torch.equal(found["labels"], reference["labels"] + 1)
 
 
 def test_low_scores_and_nan_give_no_detections():

@@ -23,12 +23,12 @@ from detops.packed import PackedConv2d, PackedDeconv2d, PackedLinear
 SCORES, PIXELS = 1e-4, 0.05
 
 
-def partner(found, expected, i, left):
+def find_match(found, expected, i, remaining):
     """Returns which of the remaining detections matches the expected one, or None."""
-    for j in left:
-        near = (found["boxes"][j] - expected["boxes"][i]).abs().max() < PIXELS
-        level = (found["scores"][j] - expected["scores"][i]).abs() < SCORES
-        if not (near and level and found["labels"][j] == expected["labels"][i]):
+    for j in remaining:
+        boxes_match = (found["boxes"][j] - expected["boxes"][i]).abs().max() < PIXELS
+        scores_match = (found["scores"][j] - expected["scores"][i]).abs() < SCORES
+        if not (boxes_match and scores_match and found["labels"][j] == expected["labels"][i]):
             continue
         if "masks" in expected:
             a, b = found["masks"][j] > 0.5, expected["masks"][i] > 0.5
@@ -41,16 +41,16 @@ def partner(found, expected, i, left):
     return None
 
 
-def missing(found, expected):
+def count_unmatched(found, expected):
     """Counts detections without a partner; scores that differ by rounding may swap."""
     assert set(found) == set(expected)
-    left, alone = list(range(len(found["boxes"]))), 0
+    remaining, unmatched = list(range(len(found["boxes"]))), 0
     for i in range(len(expected["boxes"])):
-        j = partner(found, expected, i, left)
-        alone += j is None
+        j = find_match(found, expected, i, remaining)
+        unmatched += j is None
         if j is not None:
-            left.remove(j)
-    return alone + len(left)
+            remaining.remove(j)
+    return unmatched + len(remaining)
 
 
 NAMES = detectors(
@@ -67,12 +67,12 @@ NAMES = detectors(
 def test_optimized_detectors_match_the_originals(name, exact):
     model = detector_of(name)
     before = copy.deepcopy(model.state_dict())
-    fast = detops.optimize(model, exact=exact)
+    optimized = detops.optimize(model, exact=exact)
     with torch.no_grad():
-        *images, nothing = images_of((64, 80), (70, 61))
+        *images, blank = images_of((64, 80), (70, 61))
         for image in images:
-            assert missing(fast([image])[0], model([image])[0]) == 0
-        assert len(fast([nothing])[0]["boxes"]) == 0
+            assert count_unmatched(optimized([image])[0], model([image])[0]) == 0
+        assert len(optimized([blank])[0]["boxes"]) == 0
     assert all(
         torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True)
     )
@@ -110,7 +110,7 @@ def torchvision_detector(name):
 
 
 @torch.no_grad()
-def spread(model):
+def rescale_weights(model):
     """Rescales random weights so that scores differ and boxes have moderate sizes."""
     for name, module in model.named_modules():
         if name.endswith("bn3"):  # without statistics, each residual block adds magnitude
@@ -135,22 +135,26 @@ def spread(model):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MODELS)
 def test_optimized_torchvision_detectors_match_the_originals(name):
-    model = spread(torchvision_detector(name))
-    exact, fast = detops.optimize(model, exact=True), detops.optimize(model)
-    assert any(isinstance(m, PackedConv2d) for m in fast.modules())
+    model = rescale_weights(torchvision_detector(name))
+    exact, optimized = detops.optimize(model, exact=True), detops.optimize(model)
+    assert any(isinstance(m, PackedConv2d) for m in optimized.modules())
     batch = torch.stack([F.interpolate(IMAGES[0][None], (320, 384))[0]])
     with torch.no_grad():
-        for ours, within in ((exact, 2e-5), (fast, 1e-4)):
-            for a, b in zip(maps_of(ours, batch), maps_of(model, batch), strict=True):
-                assert (a - b).abs().max() < within * b.abs().max()
+        for ours, tolerance in ((exact, 2e-5), (optimized, 1e-4)):
+            for a, b in zip(
+                feature_maps_and_outputs(ours, batch),
+                feature_maps_and_outputs(model, batch),
+                strict=True,
+            ):
+                assert (a - b).abs().max() < tolerance * b.abs().max()
         # Random weights amplify rounding errors: boxes at a limit may appear or vanish.
         for found, expected in zip(exact(IMAGES), model(IMAGES), strict=True):
             assert len(expected["boxes"]) > 25
             if expected["scores"].std() > 0.01:  # otherwise any order is valid
-                assert missing(found, expected) <= 0.04 * len(expected["boxes"])
+                assert count_unmatched(found, expected) <= 0.04 * len(expected["boxes"])
 
 
-def maps_of(model, batch):
+def feature_maps_and_outputs(model, batch):
     """Returns the feature maps, and the head outputs for them."""
     features = list(model.backbone(batch).values())
     heads = model.rpn.head(features) if hasattr(model, "rpn") else model.head(features).values()
@@ -160,15 +164,15 @@ def maps_of(model, batch):
 
 def test_optimized_trained_detector_matches_on_photographs():
     detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")
-    fast = detops.optimize(detector.model)
-    kinds = {type(m) for m in fast.modules()}
+    optimized = detops.optimize(detector.model)
+    kinds = {type(m) for m in optimized.modules()}
     assert {PackedConv2d, PackedLinear} <= kinds and not kinds & {nn.Linear, FrozenBatchNorm2d}
     dataset = CocoDetection(TREE_CROWNS / "val.json")
     with torch.no_grad():
-        for picture, _ in dataset:
-            image = picture / 255
-            (expected,), (found,) = detector.model([image]), fast([image])
-            assert len(expected["boxes"]) > 10 and missing(found, expected) == 0
+        for photograph, _ in dataset:
+            image = photograph / 255
+            (expected,), (found,) = detector.model([image]), optimized([image])
+            assert len(expected["boxes"]) > 10 and count_unmatched(found, expected) == 0
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 3, 4), (0, 5, 3, 4), (1, 5, 1, 1)])
@@ -193,11 +197,11 @@ def test_packed_linear_accepts_feature_maps():
 
 def test_optimized_detectors_can_be_copied_and_pickled():
     model = detector_of("mask_rcnn_R_50_FPN_1x")
-    fast = detops.optimize(model)
+    optimized = detops.optimize(model)
     image = images_of((64, 80))[0]
     with torch.no_grad():
-        expected = fast([image])[0]
-        for other in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+        expected = optimized([image])[0]
+        for other in (copy.deepcopy(optimized), pickle.loads(pickle.dumps(optimized))):
             for key, value in other([image])[0].items():
                 assert torch.equal(value, expected[key])
 
@@ -209,19 +213,19 @@ def test_arena_reuses_and_releases_memory():
         packed = _C.pack_conv2d_weight(weight)
         call = (x, packed, None, None, 8, [1, 1], [1, 1], [0, 0], [1, 1])
         first = _C.packed_conv2d(*call)
-        place, (held, free) = first.data_ptr(), _C.arena_size()
-        assert held - free >= first.nbytes and place % 64 == 0
+        address, (reserved, free) = first.data_ptr(), _C.arena_size()
+        assert reserved - free >= first.nbytes and address % 64 == 0
         expected = first.clone()
         second = _C.packed_conv2d(*call)
-        assert second.data_ptr() != place
+        assert second.data_ptr() != address
         del first
         third = _C.packed_conv2d(*call)
-        assert third.data_ptr() == place and torch.equal(third, expected)
+        assert third.data_ptr() == address and torch.equal(third, expected)
         assert third.requires_grad_().mul(2).sum().item() == pytest.approx(
             2 * expected.sum().item(), rel=1e-4
         )
         del second, third
-        assert _C.arena_size()[0] >= held
+        assert _C.arena_size()[0] >= reserved
         detops.release_memory()
         assert _C.arena_size() == (0, 0)
     finally:
@@ -231,30 +235,30 @@ def test_arena_reuses_and_releases_memory():
 def test_calls_restore_the_thread_state():
     """The thread state is restored, also after errors. Results outlive the model."""
     model = detector_of("mask_rcnn_R_50_FPN_1x")
-    fast = detops.optimize(model)
+    optimized = detops.optimize(model)
     with torch.no_grad():
-        found = fast([images_of((64, 80))[0]])[0]
+        found = optimized([images_of((64, 80))[0]])[0]
     boxes = found["boxes"].clone()
     with pytest.raises(ValueError):
-        fast([torch.zeros(1, 5, 5)])
+        optimized([torch.zeros(1, 5, 5)])
     assert _C.use_arena(False) is False
-    del fast
+    del optimized
     detops.release_memory()
     assert torch.equal(found["boxes"], boxes)
 
 
 def test_layers_with_hooks_are_not_replaced():
     model = copy.deepcopy(detector_of("retinanet_R_50_FPN_1x"))
-    seen = []
-    model.rpn.head.cls_logits.register_forward_hook(lambda *_: seen.append(1))
-    fast = detops.optimize(model)
+    calls = []
+    model.rpn.head.cls_logits.register_forward_hook(lambda *_: calls.append(1))
+    optimized = detops.optimize(model)
     with torch.no_grad():
-        fast([images_of((64, 80))[0]])
-    assert seen and type(fast.rpn.head.cls_logits) is nn.Conv2d
+        optimized([images_of((64, 80))[0]])
+    assert calls and type(optimized.rpn.head.cls_logits) is nn.Conv2d
 
 
 def test_blocks_with_hooks_are_not_replaced():
-    theirs = detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, min_size=64)
+    original = detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, min_size=64)
     names = (
         "backbone.body.layer1.0",
         "backbone.fpn",
@@ -262,19 +266,21 @@ def test_blocks_with_hooks_are_not_replaced():
         "roi_heads.box_roi_pool",
         "roi_heads.mask_predictor",
     )
-    silent = detops.optimize(theirs)
+    without_hooks = detops.optimize(original)
     for name in names:
-        theirs.get_submodule(name).register_forward_hook(lambda *_: None)
-    fast = detops.optimize(theirs)
+        original.get_submodule(name).register_forward_hook(lambda *_: None)
+    optimized = detops.optimize(original)
     for name in names:
-        kind = type(theirs.get_submodule(name))
-        assert type(fast.get_submodule(name)) is kind
-        assert type(silent.get_submodule(name)) is not kind
-    assert type(fast.backbone.body.layer1[1]) is type(silent.backbone.body.layer1[1])
-    assert type(fast.backbone.body.layer1[1]) is not type(fast.backbone.body.layer1[0])
+        kind = type(original.get_submodule(name))
+        assert type(optimized.get_submodule(name)) is kind
+        assert type(without_hooks.get_submodule(name)) is not kind
+    assert type(optimized.backbone.body.layer1[1]) is type(without_hooks.backbone.body.layer1[1])
+    assert type(optimized.backbone.body.layer1[1]) is not type(optimized.backbone.body.layer1[0])
     x = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        for a, b in zip(fast.backbone(x).values(), theirs.eval().backbone(x).values(), strict=True):
+        for a, b in zip(
+            optimized.backbone(x).values(), original.eval().backbone(x).values(), strict=True
+        ):
             assert (a - b).abs().max() < 1e-4 * b.abs().max()
 
 
@@ -282,15 +288,15 @@ def test_blocks_with_hooks_are_not_replaced():
     "layer", [nn.Conv2d(256, 12, 3, padding=1), nn.Conv2d(256, 12, 1, bias=False)]
 )
 def test_unusual_proposal_heads_are_not_replaced(layer):
-    theirs = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None).eval()
-    theirs.rpn.head.bbox_pred = layer
+    original = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None).eval()
+    original.rpn.head.bbox_pred = layer
     state = torch.get_rng_state()
-    fast = detops.optimize(theirs)
+    optimized = detops.optimize(original)
     assert torch.equal(torch.get_rng_state(), state)
-    assert type(fast.rpn.head) is type(theirs.rpn.head)
+    assert type(optimized.rpn.head) is type(original.rpn.head)
     x = torch.randn(1, 256, 9, 11)
     with torch.no_grad():
-        for a, b in zip(fast.rpn.head([x]), theirs.rpn.head([x]), strict=True):
+        for a, b in zip(optimized.rpn.head([x]), original.rpn.head([x]), strict=True):
             assert (a[0] - b[0]).abs().max() < 1e-4 * b[0].abs().max()
 
 
@@ -313,21 +319,21 @@ def test_optimized_poolers_match_multiscale_roi_align():
             assert (found - expected).abs().max() < 1e-5
             if names != "02":
                 assert found.is_contiguous(memory_format=torch.channels_last)
-            nothing = [torch.zeros(0, 4)] * 2
-            assert type(ours)(theirs)(maps, nothing, shapes).shape == (0, *expected.shape[1:])
+            empty = [torch.zeros(0, 4)] * 2
+            assert type(ours)(theirs)(maps, empty, shapes).shape == (0, *expected.shape[1:])
 
 
 def test_baseline_isa_keeps_pytorch_convolutions(monkeypatch):
     model = detector_of("mask_rcnn_R_50_FPN_1x")
     _C.set_cpu_isa("baseline")
     try:
-        fast = detops.optimize(model)
-        assert not any(m.packed for m in fast.modules() if isinstance(m, PackedConv2d))
+        optimized = detops.optimize(model)
+        assert not any(m.packed for m in optimized.modules() if isinstance(m, PackedConv2d))
         with torch.no_grad():
             x = torch.randn(1, 3, 64, 96)
-            for a, b in zip(fast.backbone(x), model.backbone(x), strict=True):
+            for a, b in zip(optimized.backbone(x), model.backbone(x), strict=True):
                 assert (a - b).abs().max() < 1e-5 * b.abs().max()
-            assert len(fast([images_of((64, 80))[0]])) == 1
+            assert len(optimized([images_of((64, 80))[0]])) == 1
     finally:
         _C.set_cpu_isa("auto")
 
@@ -338,13 +344,13 @@ def test_optimize_rejects_other_models_training_and_devices():
     ):
         detops.optimize(nn.Linear(2, 2))
     model = detector_of("retinanet_R_50_FPN_1x")
-    fast, image = detops.optimize(model), images_of((64, 80))[0]
+    optimized, image = detops.optimize(model), images_of((64, 80))[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(
             RuntimeError, match="the detector must be in eval mode, got one in training mode"
         ):
-            fast.train()([image])
-    assert len(fast.eval()([image])) == 1
+            optimized.train()([image])
+    assert len(optimized.eval()([image])) == 1
     with pytest.raises(ValueError, match="must be on the CPU, got meta"):
         detops.optimize(copy.deepcopy(model).to("meta"))

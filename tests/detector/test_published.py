@@ -43,10 +43,17 @@ def test_detections_match_torchvision(tmp_path, monkeypatch, name):
 def test_detect_accepts_a_published_name(tmp_path, monkeypatch, capsys):
     name = "ssdlite320_mobilenet_v3_large"
     networks.put_into_cache(name, tmp_path / "home", monkeypatch)
-    small = tmp_path / "small.png"
-    Image.open(VAL).crop((0, 0, 160, 120)).save(small)
+    image_path = tmp_path / "small.png"
+    Image.open(VAL).crop((0, 0, 160, 120)).save(image_path)
     options = ["--score-threshold", "0", "--classes", "Cake,chair", "--json", tmp_path / "o.json"]
-    command = ["detect", small, "--weights", f"torchvision/{name}", "--output", tmp_path / "out"]
+    command = [
+        "detect",
+        image_path,
+        "--weights",
+        f"torchvision/{name}",
+        "--output",
+        tmp_path / "out",
+    ]
     assert cli.main(list(map(str, [*command, *options]))) == 0, capsys.readouterr().err
     assert "detecting person, bicycle, car" in capsys.readouterr().err
     (entry,) = json.loads((tmp_path / "o.json").read_text())
@@ -88,8 +95,8 @@ def test_eval_rejects_torchvision_detectors(capsys):
 
 def test_missing_or_damaged_weights_raise(cache):
     name = "torchvision/ssdlite320_mobilenet_v3_large"
-    refusal = r"cannot be downloaded \(<urlopen error no network>\): put https://"
-    with pytest.raises(CheckpointError, match=refusal):
+    message = r"cannot be downloaded \(<urlopen error no network>\): put https://"
+    with pytest.raises(CheckpointError, match=message):
         load_published(name)
     file = networks.cached("ssdlite320_mobilenet_v3_large")
     file.write_bytes(b"nothing")

@@ -39,7 +39,7 @@ def test_tile_origins_rejects_invalid_arguments(arguments):
         tile_origins(*arguments)
 
 
-def seen_in(tile, objects):
+def perfect_detections(tile, objects):
     """Returns the detections of a perfect detector in a tile: every object, cut to the tile."""
     x1, y1, x2, y2 = tile
     boxes = objects.clone()
@@ -58,7 +58,9 @@ def test_every_object_is_found_once():
     corner = torch.stack([x.flatten(), y.flatten()], 1).float()
     objects = torch.cat([corner, corner + 15], 1)
     tiles = cut_tiles(height, width, 64, 0.3)
-    merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (height, width))
+    merged = merge_detections(
+        [perfect_detections(t, objects) for t in tiles], tiles, (height, width)
+    )
     assert len(merged["boxes"]) == len(objects)
     order = (merged["boxes"][:, 1] * 1000 + merged["boxes"][:, 0]).argsort()
     expected = objects[(objects[:, 1] * 1000 + objects[:, 0]).argsort()]
@@ -69,7 +71,7 @@ def test_every_object_is_found_once():
 def test_object_larger_than_the_overlap_survives():
     objects = torch.tensor([[30.0, 10.0, 90.0, 60.0]])
     tiles = cut_tiles(64, 128, 64, 0.25)
-    merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (64, 128))
+    merged = merge_detections([perfect_detections(t, objects) for t in tiles], tiles, (64, 128))
     assert len(merged["boxes"]) >= 1
 
 
@@ -78,26 +80,28 @@ def test_object_as_wide_as_the_overlap_survives(width):
     """The object nearly touches the border in both tiles."""
     tiles = cut_tiles(64, 112, 64, 0.25)
     objects = torch.tensor([[56 - width / 2, 10.0, 56 + width / 2, 30.0]])
-    merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (64, 112))
+    merged = merge_detections([perfect_detections(t, objects) for t in tiles], tiles, (64, 112))
     assert len(merged["boxes"]) >= 1
 
 
-def kept_one_by_one(detections, tiles, size, margin):
+def expected_boxes(detections, tiles, size, margin):
     """Returns the boxes that `merge_detections` keeps when NMS suppresses none."""
 
     def inside(box, tile, margin):
-        clear = []
+        far_from_cuts = []
         for side in (0, 1):
             low, high, end = tile[side], tile[side + 2], size[1 - side]
-            clear.append(box[side] > (low + margin if low > 0 else -margin))
-            clear.append(box[side + 2] < (high - margin if high < end else end + margin))
-        return all(clear)
+            far_from_cuts.append(box[side] > (low + margin if low > 0 else -margin))
+            far_from_cuts.append(box[side + 2] < (high - margin if high < end else end + margin))
+        return all(far_from_cuts)
 
     kept = []
-    for found, own in zip(detections, tiles, strict=True):
-        for box in (found["boxes"] + torch.tensor(own[:2]).repeat(2)).tolist():
-            elsewhere = [inside(box, tile, 2 * margin) for tile in tiles if tile != own]
-            if inside(box, own, margin) or not any(elsewhere):
+    for found, own_tile in zip(detections, tiles, strict=True):
+        for box in (found["boxes"] + torch.tensor(own_tile[:2]).repeat(2)).tolist():
+            complete_elsewhere = [
+                inside(box, tile, 2 * margin) for tile in tiles if tile != own_tile
+            ]
+            if inside(box, own_tile, margin) or not any(complete_elsewhere):
                 kept.append(box)
     return torch.tensor(kept).reshape(-1, 4)
 
@@ -116,7 +120,7 @@ def test_merging_drops_cut_boxes_like_a_slow_loop(seed):
         scores = torch.rand(5, generator=generator)
         detections.append({"boxes": boxes, "labels": torch.ones(5).long(), "scores": scores})
     for margin in (2.0, 0.0, 5.0):
-        expected = kept_one_by_one(detections, tiles, size, margin)
+        expected = expected_boxes(detections, tiles, size, margin)
         expected[:, 0::2].clamp_(0, size[1])
         expected[:, 1::2].clamp_(0, size[0])
         expected = expected[(expected[:, 2:] > expected[:, :2]).all(1)]
@@ -172,8 +176,8 @@ def test_tile_masks_are_pasted_into_the_image():
     expected = torch.zeros(2, 1, 16, 30, dtype=torch.bool)
     expected[0, 0, 2:8, 15:24] = expected[1, 0, 3:5, 1:4] = True
     assert torch.equal(merged["masks"], expected)
-    nothing = [{key: value[:0] for key, value in each.items()} for each in found]
-    assert merge_detections(nothing, tiles, (16, 30))["masks"].shape == (0, 1, 16, 30)
+    empty = [{key: value[:0] for key, value in each.items()} for each in found]
+    assert merge_detections(empty, tiles, (16, 30))["masks"].shape == (0, 1, 16, 30)
 
 
 def test_keypoints_come_from_the_kept_tile():
@@ -197,13 +201,13 @@ def test_keypoints_come_from_the_kept_tile():
     # Each point stays one pixel inside the corner of its box.
     expected = torch.cat([merged["boxes"][:, :2] + 1, torch.ones(len(merged["boxes"]), 1)], 1)
     assert torch.allclose(merged["keypoints"][:, 0], expected)
-    of_score = {
+    points_by_score = {
         float(score): point
         for each in found
         for score, point in zip(each["scores"], each["keypoints_scores"], strict=True)
     }
     for score, points in zip(merged["scores"], merged["keypoints_scores"], strict=True):
-        assert torch.equal(of_score[float(score)], points)
+        assert torch.equal(points_by_score[float(score)], points)
     empty = merge_detections(
         [{k: v[:0] for k, v in each.items()} for each in found], tiles, (64, 160)
     )

@@ -24,14 +24,14 @@ from detops.engine.data_failure import data_failure
 pytestmark = pytest.mark.slow
 
 
-def one_line(capsys):
+def error_line(capsys):
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("detops: ")]
     assert len(lines) == 1
     return lines[0]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def uninterrupted_run(tmp_path_factory):
     """Returns the folder of an undisturbed run."""
     output = tmp_path_factory.mktemp("whole") / "run"
     assert tiny.train(output) == 0
@@ -42,7 +42,7 @@ def whole(tmp_path_factory):
 def at_step(monkeypatch):
     """Calls a function in the middle of a step, counted from 1."""
 
-    def arrange(step, function):
+    def set_step(step, function):
         losses = Trainer._losses
 
         def wrapped(self, *arguments):
@@ -52,25 +52,25 @@ def at_step(monkeypatch):
 
         monkeypatch.setattr(Trainer, "_losses", wrapped)
 
-    return arrange
+    return set_step
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_stops_training_with_a_checkpoint(
-    tmp_path, capsys, monkeypatch, at_step, whole, number, status
+    tmp_path, capsys, monkeypatch, at_step, uninterrupted_run, number, status
 ):
     before = signal.getsignal(number)
     at_step(3, lambda: os.kill(os.getpid(), number))
     assert tiny.train(tmp_path) == status
     saved = tmp_path / "checkpoint_000003.pt"
-    assert one_line(capsys) == (
+    assert error_line(capsys) == (
         f"detops: stopped by {signal.Signals(number).name} after step 3; {saved} is saved, "
         "--resume continues from it"
     )
     assert signal.getsignal(number) == before and not (tmp_path / "weights.pt").exists()
     monkeypatch.undo()
     assert tiny.train(tmp_path, "--resume") == 0
-    ours, theirs = (load_checkpoint(run / "checkpoint.pt") for run in (tmp_path, whole))
+    ours, theirs = (load_checkpoint(run / "checkpoint.pt") for run in (tmp_path, uninterrupted_run))
     assert ours["training"]["step"] == 6
     assert all(torch.equal(ours["model"][key], value) for key, value in theirs["model"].items())
 
@@ -81,11 +81,11 @@ def test_signal_outside_the_steps_stops_at_once(tmp_path, capsys, monkeypatch):
         "detops.engine.command.seed_all", lambda seed: os.kill(os.getpid(), signal.SIGTERM)
     )
     assert tiny.train(tmp_path) == 143
-    assert one_line(capsys) == "detops: stopped by SIGTERM"
+    assert error_line(capsys) == "detops: stopped by SIGTERM"
     assert list(tmp_path.iterdir()) == []
 
 
-SECOND = """
+ENDLESS_STEP = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 sys.path.insert(0, sys.argv[1])
@@ -104,24 +104,24 @@ tiny_training.train(sys.argv[2])
 """
 
 
-def expect(process, word):
+def expect_line(process, line):
     """Waits for a process to print a line."""
     assert select.select([process.stdout], [], [], 200)[0]
-    assert process.stdout.readline().strip() == word
+    assert process.stdout.readline().strip() == line
 
 
 def test_second_ctrl_c_exits_at_once(tmp_path):
-    command = [sys.executable, "-c", SECOND, SUPPORT, tmp_path / "run"]
-    alone = environment(OMP_NUM_THREADS="1")
-    with subprocess.Popen(command, env=alone, stdout=subprocess.PIPE, text=True) as process:
-        expect(process, "in a step")
+    command = [sys.executable, "-c", ENDLESS_STEP, SUPPORT, tmp_path / "run"]
+    single_thread = environment(OMP_NUM_THREADS="1")
+    with subprocess.Popen(command, env=single_thread, stdout=subprocess.PIPE, text=True) as process:
+        expect_line(process, "in a step")
         process.send_signal(signal.SIGINT)
-        expect(process, "noted")
+        expect_line(process, "noted")
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == -signal.SIGINT
 
 
-HOLDER = """
+LOCK_HOLDER = """
 import os, sys, time
 from detops.engine import RunFolder
 with RunFolder(sys.argv[1]).locked():
@@ -134,15 +134,15 @@ with RunFolder(sys.argv[1]).locked():
 
 
 def test_second_run_in_a_folder_is_rejected(tmp_path, capsys):
-    command = [sys.executable, "-c", HOLDER, tmp_path]
+    command = [sys.executable, "-c", LOCK_HOLDER, tmp_path]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
-            expect(process, "locked")
+            expect_line(process, "locked")
             for option in ([], ["--resume"]):
                 assert tiny.train(tmp_path, *option) == 2
-                line = one_line(capsys)
+                line = error_line(capsys)
                 assert f"{tmp_path}: another run is writing here (process {process.pid} on " in line
                 assert f"; {tmp_path}/run.lock): stop it first" in line
             process.kill()
@@ -167,14 +167,16 @@ def test_invalid_outputs_are_rejected_before_the_work(tmp_path, capsys, monkeypa
         (Path("/dev/null/x"), "/dev/null/x: cannot be written: Not a directory"),
     ):
         assert tiny.train(output) == 2
-        assert one_line(capsys) == f"detops: error: {message}"
-    monkeypatch.setattr("detops.engine.command.evaluate", lambda *a: pytest.fail("was rated"))
+        assert error_line(capsys) == f"detops: error: {message}"
+    monkeypatch.setattr(
+        "detops.engine.command.evaluate", lambda *a: pytest.fail("evaluation began")
+    )
     for output, message in (
         (tmp_path, f"{tmp_path}: expected a file, got a folder"),
         (file / "r.json", f"{file}/r.json: cannot be written: "),
     ):
         assert cli.main(["eval", "--output", str(output)]) == 2
-        assert one_line(capsys).startswith(f"detops: error: {message}")
+        assert error_line(capsys).startswith(f"detops: error: {message}")
 
 
 def test_folder_without_write_permission_raises():
@@ -205,9 +207,11 @@ def test_full_disk_prints_a_one_line_error(tmp_path, capsys, name):
         pytest.skip("needs /dev/full")
     os.symlink("/dev/full", tmp_path / name)
     assert tiny.train(tmp_path, "SOLVER.MAX_ITER", "2") == 2
-    line = one_line(capsys)
-    shown = {"checkpoint.pt.tmp": "checkpoint_000002.pt"}.get(name, name.removesuffix(".tmp"))
-    assert line.startswith(f"detops: error: {tmp_path}/{shown}: cannot be written: No space left")
+    line = error_line(capsys)
+    reported = {"checkpoint.pt.tmp": "checkpoint_000002.pt"}.get(name, name.removesuffix(".tmp"))
+    assert line.startswith(
+        f"detops: error: {tmp_path}/{reported}: cannot be written: No space left"
+    )
     assert "enforce fail" not in line
 
 
@@ -215,44 +219,44 @@ def test_test_data_is_checked_before_training(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Trainer, "run", lambda *a: pytest.fail("training began"))
     other = ["DATASETS.TEST", "[tree_crowns/val.json]", "MODEL.MASK_ON", "False"]
     assert tiny.train(tmp_path, *other) == 2
-    line = one_line(capsys)
+    line = error_line(capsys)
     assert "val.json: categories ['tree'] differ from the detector's" in line
     assert tiny.train(tmp_path, "DATASETS.TEST", "[none.json]") == 2
-    assert "none.json: cannot read" in one_line(capsys)
+    assert "none.json: cannot read" in error_line(capsys)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_invalid_crop_sizes_are_rejected(tmp_path, capsys):
-    for least, most in ((300, 224), (0, 224)):
-        crops = ["INPUT.CROP_MIN", str(least), "INPUT.CROP_MAX", str(most)]
+    for smallest, largest in ((300, 224), (0, 224)):
+        crops = ["INPUT.CROP_MIN", str(smallest), "INPUT.CROP_MAX", str(largest)]
         assert tiny.train(tmp_path, *crops) == 2
-        expected = f"expected 1 to INPUT.CROP_MAX, which is {most}, got {least}"
-        assert one_line(capsys) == f"detops: error: INPUT.CROP_MIN: {expected}"
+        expected = f"expected 1 to INPUT.CROP_MAX, which is {largest}, got {smallest}"
+        assert error_line(capsys) == f"detops: error: INPUT.CROP_MIN: {expected}"
 
 
 def test_data_failures_are_explained():
-    def meant(error, workers=2):
+    def explain(error, workers=2):
         return data_failure(error, workers)
 
     shm = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent "
     shm += "call last):\n  x\nRuntimeError: unable to write to file </torch_1_2>: No space left"
-    assert "ran out of shared memory (unable to write" in meant(RuntimeError(shm))
-    died = meant(RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"))
+    assert "ran out of shared memory (unable to write" in explain(RuntimeError(shm))
+    died = explain(RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"))
     assert "died (DataLoader worker (pid(s) 7) exited unexpectedly)" in died
     assert "NUM_WORKERS (now 2)" in died
-    assert "died" in meant(ConnectionResetError(104, "Connection reset by peer"))
+    assert "died" in explain(ConnectionResetError(104, "Connection reset by peer"))
     missing = "Caught FileNotFoundError in DataLoader worker process 0.\nOriginal Traceback:\nx: y"
-    assert meant(FileNotFoundError(missing)) is None
-    assert meant(FileNotFoundError("x"), workers=0) is None
-    assert meant(TypeError("x")) is None
+    assert explain(FileNotFoundError(missing)) is None
+    assert explain(FileNotFoundError("x"), workers=0) is None
+    assert explain(TypeError("x")) is None
 
 
 def test_broken_images_are_skipped_up_to_a_limit(tmp_path, capsys, monkeypatch):
     """The files vanish after the dataset was opened."""
-    picture = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
+    photograph = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
     images, annotations = [], []
     for i in range(10):
-        Image.open(picture).crop((0, 0, 64, 64)).save(tmp_path / f"{i}.png")
+        Image.open(photograph).crop((0, 0, 64, 64)).save(tmp_path / f"{i}.png")
         images.append({"id": i, "file_name": f"{i}.png", "width": 64, "height": 64})
         annotations.append({"id": i, "image_id": i, "category_id": 1, "bbox": [4, 4, 30, 30]})
     categories = [{"id": 1, "name": "tree"}]
@@ -265,7 +269,7 @@ def test_broken_images_are_skipped_up_to_a_limit(tmp_path, capsys, monkeypatch):
 
     original = Trainer.run
 
-    def lose(count):
+    def delete_images(count):
         def run(self, *arguments):
             for i in range(count):
                 (tmp_path / f"{i}.png").unlink(missing_ok=True)
@@ -273,13 +277,13 @@ def test_broken_images_are_skipped_up_to_a_limit(tmp_path, capsys, monkeypatch):
 
         monkeypatch.setattr(Trainer, "run", run)
 
-    lose(1)
+    delete_images(1)
     with pytest.warns(UserWarning, match="0.png: .*the next image replaces it"):
         assert tiny.train(tmp_path / "one", "--skip-broken", *data, "SOLVER.MAX_ITER", "10") == 0
     capsys.readouterr()
-    lose(4)
+    delete_images(4)
     with pytest.warns(UserWarning):
-        Image.open(picture).crop((0, 0, 64, 64)).save(tmp_path / "0.png")
+        Image.open(photograph).crop((0, 0, 64, 64)).save(tmp_path / "0.png")
         assert tiny.train(tmp_path / "four", "--skip-broken", *data, "SOLVER.MAX_ITER", "20") == 2
-    line = one_line(capsys)
+    line = error_line(capsys)
     assert "2 of 10 images can no longer be read, which is more than 10%; the last: " in line

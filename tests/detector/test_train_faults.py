@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 from rich.console import Console
-from test_engine import Plain, Squares, Tiny, settings, trainer
+from test_engine import Deterministic, Squares, Tiny, settings, trainer
 from torch.utils.data import get_worker_info
 
 from detops.data import AnnotationError
@@ -47,13 +47,13 @@ def poisoned(output, losses=(), gradients=(), **changes):
     return Trainer(model, Squares(), settings(**changes), "X: 1\n", ["a"], output)
 
 
-def strict(text):
+def parse_strict(text):
     """Parses JSON like other programs, without NaN."""
 
-    def refuse(word):
+    def reject(word):
         raise AssertionError(word)
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=reject)
 
 
 def snapshot(run):
@@ -68,7 +68,7 @@ def test_non_finite_step_is_skipped(tmp_path, kind):
     run = poisoned(tmp_path, **{kind: (3, 6)})
     states = [snapshot(run)]
     run.run(lambda record: states.append(snapshot(run)))
-    lines = [strict(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = [parse_strict(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "skipped" in line] == [3, 6] and run.skipped == 2
     for step, line in enumerate(lines, start=1):
         same = len(states[step]) == len(states[step - 1]) and all(
@@ -83,32 +83,32 @@ def test_non_finite_step_is_skipped(tmp_path, kind):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress_reports_skipped_steps(terminal):
-    written = io.StringIO()
-    console = Console(file=written, force_terminal=terminal, width=200, highlight=False)
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=200, highlight=False)
     record = {"step": 3, "loss": None, "lr": 0.1, "grad_norm": None, "skipped": True, "seconds": 1}
     with training_progress(console, 100) as report:
         report(record)
         report({"step": 5, "loss": 2.5, "lr": 0.1, "seconds": 1.0})
-    assert "step 3 skipped: loss, grad_norm not finite" in written.getvalue()
-    assert "loss 2.500" in written.getvalue()
+    assert "step 3 skipped: loss, grad_norm not finite" in output.getvalue()
+    assert "loss 2.500" in output.getvalue()
 
 
-def numbered(folder):
+def checkpoint_names(folder):
     return sorted(path.name for path in folder.glob("checkpoint_*"))
 
 
 def test_checkpoint_due_at_a_skipped_step_is_saved_later(tmp_path):
     poisoned(tmp_path, losses=(4, 5), MAX_ITER=7).run()
-    assert numbered(tmp_path) == ["checkpoint_000006.pt", "checkpoint_000007.pt"]
+    assert checkpoint_names(tmp_path) == ["checkpoint_000006.pt", "checkpoint_000007.pt"]
     # A non-finite last step keeps all earlier progress.
     poisoned(tmp_path / "end", losses=(8,)).run()
-    assert numbered(tmp_path / "end") == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+    assert checkpoint_names(tmp_path / "end") == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
 
 
 def test_run_that_ends_at_a_skipped_step_is_saved(tmp_path):
     run = poisoned(tmp_path, losses=(6,), TEST_PERIOD=3)
     assert run.run(evaluate=lambda model: {}, should_end=lambda: run.step == 6)
-    assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000006.pt"]
+    assert checkpoint_names(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000006.pt"]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9])
@@ -129,14 +129,14 @@ def test_diverging_run_stops_with_advice(tmp_path, decay):
         "CLIP_GRADIENTS (now 1, 0 is none)",
     ):
         assert part in text
-    assert numbered(tmp_path) == [
+    assert checkpoint_names(tmp_path) == [
         *("checkpoint_000002.pt", "checkpoint_000004.pt", "checkpoint_000006.diverged")
     ]
-    again = trainer(tmp_path, **changes)
-    again.resume()
-    assert again.step == 4
-    again.run()
-    assert load_checkpoint(again.checkpoint_path)["training"]["step"] == 30
+    resumed = trainer(tmp_path, **changes)
+    resumed.resume()
+    assert resumed.step == 4
+    resumed.run()
+    assert load_checkpoint(resumed.checkpoint_path)["training"]["step"] == 30
 
 
 def test_divergence_from_the_start_advises_a_lower_rate(tmp_path):
@@ -144,10 +144,10 @@ def test_divergence_from_the_start_advises_a_lower_rate(tmp_path):
         poisoned(tmp_path, losses=range(1, 30), MAX_ITER=30).run()
 
 
-def plain(output, **changes):
+def deterministic_trainer(output, **changes):
     torch.manual_seed(0)
     cfg = settings(**{"OPTIMIZER": "SGD", "SCHEDULE": "MULTISTEP", "STEPS": ()} | changes)
-    return Trainer(Plain(), Squares(), cfg, "X: 1\n", ["a"], output)
+    return Trainer(Deterministic(), Squares(), cfg, "X: 1\n", ["a"], output)
 
 
 def test_resuming_with_a_lower_rate_recovers_from_divergence(tmp_path):
@@ -155,13 +155,13 @@ def test_resuming_with_a_lower_rate_recovers_from_divergence(tmp_path):
     changes = {"MAX_ITER": 60, "CHECKPOINT_PERIOD": 10, "CLIP_GRADIENTS": 0.0, "EMA_DECAY": 0.0}
     changes |= {"STEPS": (20,), "GAMMA": 1e8}
     with pytest.raises(TrainingError, match=r"continue from .*checkpoint_000020.pt with --resume"):
-        plain(tmp_path, **changes).run()
-    good = plain(tmp_path, **changes | {"GAMMA": 1.0, "BASE_LR": 0.005})
-    good.resume()
-    assert good.step == 20
-    good.run()
+        deterministic_trainer(tmp_path, **changes).run()
+    recovered = deterministic_trainer(tmp_path, **changes | {"GAMMA": 1.0, "BASE_LR": 0.005})
+    recovered.resume()
+    assert recovered.step == 20
+    recovered.run()
     losses = [
-        strict(line)["loss"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
+        parse_strict(line)["loss"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
     ]
     assert len(losses) == 60 and losses[-1] < losses[19] < losses[0]
 
@@ -175,7 +175,7 @@ def test_non_finite_weights_are_never_saved(tmp_path):
     run.step = 9
     with pytest.raises(TrainingError, match="the weights are not finite and are not saved"):
         run.save()
-    assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+    assert checkpoint_names(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
     assert (tmp_path / "checkpoint_000008.pt").read_bytes() == before
 
 
@@ -221,22 +221,22 @@ def test_failing_data_loses_no_step(tmp_path, kill, workers, message):
         run.run()
     assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
     # Batches that a killed worker had prepared may be lost.
-    made = run.step
-    assert made in ((1, 2, 3, 4) if kill else (4,))
-    assert f"{tmp_path}/run/checkpoint_{made:06}.pt is saved" in str(caught.value)
+    steps_done = run.step
+    assert steps_done in ((1, 2, 3, 4) if kill else (4,))
+    assert f"{tmp_path}/run/checkpoint_{steps_done:06}.pt is saved" in str(caught.value)
     (tmp_path / "flag").unlink()
-    again = fatal(tmp_path, kill, 0)
-    again.resume()
-    assert again.step == made
-    again.run()
-    whole = trainer(tmp_path / "whole", CHECKPOINT_PERIOD=100)
-    whole.run()
-    ours, theirs = (load_checkpoint(r.checkpoint_path)["model"] for r in (again, whole))
+    resumed = fatal(tmp_path, kill, 0)
+    resumed.resume()
+    assert resumed.step == steps_done
+    resumed.run()
+    uninterrupted = trainer(tmp_path / "whole", CHECKPOINT_PERIOD=100)
+    uninterrupted.run()
+    ours, theirs = (load_checkpoint(r.checkpoint_path)["model"] for r in (resumed, uninterrupted))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "reason"),
     [
         (EOFError(), "EOFError"),
         (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
@@ -244,10 +244,10 @@ def test_failing_data_loses_no_step(tmp_path, kill, workers, message):
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "exited unexpectedly"),
     ],
 )
-def test_every_error_of_a_dead_worker_is_recognised(error, why):
+def test_every_error_of_a_dead_worker_is_recognised(error, reason):
     """The error depends on what the worker had handed over when it died."""
-    told = data_failure(error, 1)
-    assert told.startswith("a data worker died (") and f"{why}): usually because" in told
+    message = data_failure(error, 1)
+    assert message.startswith("a data worker died (") and f"{reason}): usually because" in message
 
 
 def test_code_errors_are_not_reported_as_data_failures(tmp_path):
@@ -258,7 +258,7 @@ def test_code_errors_are_not_reported_as_data_failures(tmp_path):
 
 
 @pytest.fixture
-def full(tmp_path):
+def full_disk(tmp_path):
     """Replaces a file of the folder by a link to /dev/full, where every write fails."""
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
@@ -270,34 +270,34 @@ def full(tmp_path):
     return fill
 
 
-def test_full_disk_keeps_the_earlier_checkpoints(tmp_path, full):
+def test_full_disk_keeps_the_earlier_checkpoints(tmp_path, full_disk):
     run = trainer(tmp_path)
     with pytest.raises(OutputError) as caught:
-        run.run(lambda record: full("checkpoint.pt.tmp") if record["step"] == 6 else None)
+        run.run(lambda record: full_disk("checkpoint.pt.tmp") if record["step"] == 6 else None)
     assert str(caught.value) == (
         f"{tmp_path}/checkpoint_000008.pt: cannot be written: No space left on device; the "
         "previous file is intact"
     )
-    assert numbered(tmp_path) == ["checkpoint_000004.pt"]
+    assert checkpoint_names(tmp_path) == ["checkpoint_000004.pt"]
     assert not (tmp_path / "checkpoint.pt.tmp").is_symlink() and os.path.exists("/dev/full")
-    again = trainer(tmp_path)
-    again.resume()
-    again.run()
-    assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+    resumed = trainer(tmp_path)
+    resumed.resume()
+    resumed.run()
+    assert checkpoint_names(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
 
 
-def test_full_disk_while_writing_metrics_raises(tmp_path, full):
-    full("metrics.jsonl")
+def test_full_disk_while_writing_metrics_raises(tmp_path, full_disk):
+    full_disk("metrics.jsonl")
     with pytest.raises(OutputError, match="metrics.jsonl: cannot be written: No space left"):
         trainer(tmp_path).run()
 
 
-def test_resume_keeps_metrics_when_the_disk_is_full(tmp_path, full):
+def test_resume_keeps_metrics_when_the_disk_is_full(tmp_path, full_disk):
     trainer(tmp_path).run()
     lines = (tmp_path / "metrics.jsonl").read_text()
     run = trainer(tmp_path)
     run.resume(tmp_path / "checkpoint_000004.pt")
-    full("metrics.jsonl.tmp")
+    full_disk("metrics.jsonl.tmp")
     with pytest.raises(OutputError, match="metrics.jsonl: cannot be written: No space left"):
         run.run()
     assert (tmp_path / "metrics.jsonl").read_text() == lines
@@ -313,9 +313,9 @@ def test_damaged_metrics_line_is_skipped(tmp_path, damage):
     lines = file.read_bytes().splitlines()
     file.write_bytes(b"\n".join([lines[0], damage, *lines[2:], b""]))
     assert [each["step"] for each in read_metrics(file)] == [1, *range(3, len(lines) + 1)]
-    again = trainer(tmp_path)
-    again.resume()
-    again.run()
+    resumed = trainer(tmp_path)
+    resumed.resume()
+    resumed.run()
     assert file.read_bytes().splitlines() == [lines[0], *lines[2:]]
 
 

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.exhaustive
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    done = torchrun(faults_worker.__file__, folder)
-    assert done.returncode == 0, done.stderr
+    process = torchrun(faults_worker.__file__, folder)
+    assert process.returncode == 0, process.stderr
     return folder
 
 
@@ -70,13 +70,13 @@ def test_sigterm_to_torchrun_saves_a_checkpoint(tmp_path):
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.1)
             process.terminate()
-            told = process.communicate(timeout=100)[1]
+            errors = process.communicate(timeout=100)[1]
         finally:
             process.kill()
     steps = metrics.read_text().count("\n")
     saved = load_checkpoint(tmp_path / "checkpoint.pt")
     assert saved["training"]["step"] == steps
-    lines = [line for line in told.splitlines() if line.startswith("detops")]
+    lines = [line for line in errors.splitlines() if line.startswith("detops")]
     assert lines == [
         f"detops: stopped by SIGTERM after step {steps}; {tmp_path}/checkpoint_{steps:06}.pt is "
         "saved, --resume continues from it"

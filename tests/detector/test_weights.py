@@ -9,7 +9,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
-from test_modeling_detector import SMALL, from_the_root, small_detector  # noqa: F401
+from test_modeling_detector import SMALL, chdir_to_root, small_detector  # noqa: F401
 
 from detops import cli
 from detops.config import load_config
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.slow
 ANCHORS = "rpn.anchor_generator.cell_anchors."
 
 
-def weights(model):
+def copy_weights(model):
     """Returns copies of all weights except the anchors."""
     return {k: v.clone() for k, v in model.state_dict().items() if not k.startswith(ANCHORS)}
 
 
-def same(a, b):
+def assert_equal_weights(a, b):
     assert list(a) == list(b)
     for key in a:
         assert torch.equal(a[key], b[key]), key
@@ -34,19 +34,19 @@ def same(a, b):
 
 def test_maskrcnn_benchmark_checkpoint_loads_completely(tmp_path):
     source, model = small_detector(seed=1), small_detector(seed=2)
-    state = OrderedDict((f"module.{key}", value) for key, value in weights(source).items())
+    state = OrderedDict((f"module.{key}", value) for key, value in copy_weights(source).items())
     state["module.backbone.body.stem.bn1.num_batches_tracked"] = torch.tensor(7)
     optimizer = torch.optim.SGD(source.parameters(), 0.1, momentum=0.9).state_dict()
     content = {"model": state, "optimizer": optimizer, "scheduler": {"last_epoch": 3}}
     torch.save(content | {"iteration": 3}, tmp_path / "model.pth")
     report = load_weights_into(model, tmp_path / "model.pth", complete=True)
-    same(weights(model), weights(source))
+    assert_equal_weights(copy_weights(model), copy_weights(source))
     assert report.loaded == len(state) - 1 and report.missing == report.unused == ()
     assert str(report) == f"{tmp_path}/model.pth: {report.loaded} tensors loaded"
     # A plain state dict in half precision also loads.
-    half = {key: value.half() for key, value in weights(source).items()}
+    half = {key: value.half() for key, value in copy_weights(source).items()}
     load_weights_into(model, half, complete=True)
-    same(weights(model), {key: value.float() for key, value in half.items()})
+    assert_equal_weights(copy_weights(model), {key: value.float() for key, value in half.items()})
 
 
 def test_maskrcnn_benchmark_anchors_keep_their_position():
@@ -57,7 +57,7 @@ def test_maskrcnn_benchmark_anchors_keep_their_position():
     theirs = torch.tensor([[-22.0, -10, 25, 13], [-14, -14, 17, 17], [-10, -22, 13, 25]])
     others = torch.tensor([[-4.0, -4, 4, 4], [-8, -8, 8, 8], [-9, -9, 9, 9]])
     before = model.rpn.anchor_generator.cell_anchors[1].clone()
-    state = weights(model) | {
+    state = copy_weights(model) | {
         f"{ANCHORS}0": theirs, f"{ANCHORS}1": others, f"{ANCHORS}2": torch.zeros(5, 4)
     }  # fmt: skip
     report = load_weights_into(model, state)
@@ -72,7 +72,7 @@ def test_own_checkpoint_loads_with_its_anchors():
     source, model = small_detector(seed=1), small_detector(seed=2)
     report = load_weights_into(model, {"model": source.state_dict(), "names": ["a"]}, complete=True)
     assert report.loaded == len(source.state_dict())
-    same(model.state_dict(), source.state_dict())
+    assert_equal_weights(model.state_dict(), source.state_dict())
 
 
 BODIES = {
@@ -136,9 +136,9 @@ def test_resnet_feature_maps_match_torchvision():
     # Old files lack num_batches_tracked; half precision would lose the added epsilon.
     old = {key: value.half() for key, value in state.items() if "num_batches" not in key}
     load_weights_into(model, {key: value.float() for key, value in old.items()})
-    before = weights(model)
+    before = copy_weights(model)
     load_weights_into(model, old)
-    same(weights(model), before)
+    assert_equal_weights(copy_weights(model), before)
 
 
 def test_epsilon_argument_applies_only_to_frozen_batch_norm():
@@ -162,7 +162,7 @@ def test_epsilon_argument_applies_only_to_frozen_batch_norm():
     assert (variance == 1 + 1e-5).all()
 
 
-class Code:
+class MaliciousPickle:
     """Runs code if it is unpickled."""
 
     def __reduce__(self):
@@ -171,9 +171,9 @@ class Code:
 
 def test_unreadable_weight_files_raise(tmp_path, capsys):
     model = small_detector()
-    before = weights(model)
+    before = copy_weights(model)
     (tmp_path / "damaged.pth").write_bytes(b"PK nothing")
-    torch.save({"model": {"a": Code()}}, tmp_path / "code.pth")
+    torch.save({"model": {"a": MaliciousPickle()}}, tmp_path / "code.pth")
     torch.save([1, 2], tmp_path / "list.pth")
     torch.save({"model": {"a": 3}}, tmp_path / "number.pth")
     torch.save({}, tmp_path / "empty.pth")
@@ -191,12 +191,12 @@ def test_unreadable_weight_files_raise(tmp_path, capsys):
     with pytest.raises(CheckpointError, match="catalog://ImageNetPretrained/MSRA/R-50: expected"):
         load_weights_into(model, "catalog://ImageNetPretrained/MSRA/R-50")
     assert "read" not in capsys.readouterr().out
-    same(weights(model), before)
+    assert_equal_weights(copy_weights(model), before)
 
 
 def test_weights_of_another_network_raise_or_are_reported():
     model = small_detector()
-    before = weights(model)
+    before = copy_weights(model)
     with torch.device("meta"):
         resnet = torchvision.models.resnet50().state_dict()
         vgg = torchvision.models.vgg11().state_dict()
@@ -209,16 +209,16 @@ def test_weights_of_another_network_raise_or_are_reported():
     for state in (resnet, retinanet):
         with pytest.raises(CheckpointError, match=shapes):
             load_weights_into(model, state)
-    part = weights(model)
-    del part["rpn.head.conv.bias"]
-    report = load_weights_into(model, part | {"extra": torch.zeros(1)})
+    incomplete = copy_weights(model)
+    del incomplete["rpn.head.conv.bias"]
+    report = load_weights_into(model, incomplete | {"extra": torch.zeros(1)})
     assert report.missing == ("rpn.head.conv.bias",) and report.unused == ("extra",)
     assert "; 1 unused: extra; 1 missing: rpn.head.conv.bias" in str(report)
     with pytest.raises(CheckpointError, match="lacks rpn.head.conv.bias; has unknown extra"):
-        load_weights_into(model, part | {"extra": torch.zeros(1)}, complete=True)
+        load_weights_into(model, incomplete | {"extra": torch.zeros(1)}, complete=True)
     with pytest.raises(CheckpointError, match=r"fit the model: rpn.head.conv.bias is \[\]"):
-        load_weights_into(model, part | {"rpn.head.conv.bias": torch.tensor(1.0)})
-    same(weights(model), before)
+        load_weights_into(model, incomplete | {"rpn.head.conv.bias": torch.tensor(1.0)})
+    assert_equal_weights(copy_weights(model), before)
 
 
 @pytest.fixture
@@ -235,17 +235,17 @@ def small_config(tmp_path):
 def test_detect_accepts_weights_with_a_config(tmp_path, capsys, small_config):
     source = small_detector(seed=3, overrides=["MODEL.ROI_HEADS.SCORE_THRESH", 0.05])
     file = tmp_path / "family.pth"
-    torch.save({"model": weights(source)}, file)
-    picture, found = tmp_path / "picture.png", tmp_path / "found.json"
-    Image.effect_noise((90, 70), 80).convert("RGB").save(picture)
-    command = ["detect", str(picture), "--weights", str(file), "--output", str(tmp_path / "out")]
+    torch.save({"model": copy_weights(source)}, file)
+    image_path, found = tmp_path / "picture.png", tmp_path / "found.json"
+    Image.effect_noise((90, 70), 80).convert("RGB").save(image_path)
+    command = ["detect", str(image_path), "--weights", str(file), "--output", str(tmp_path / "out")]
     command += ["--json", str(found), "--score-threshold", "0", "--device", "cpu"]
     assert cli.main([*command, "--config", str(small_config)]) == 0, capsys.readouterr().err
     (entry,) = json.loads(found.read_text())
     detector = Detector.from_weights(file, load_config(small_config), "cpu")
     assert detector.names == ("1", "2")
-    same(weights(detector.model), weights(source))
-    expected = detector.detect(picture)
+    assert_equal_weights(copy_weights(detector.model), copy_weights(source))
+    expected = detector.detect(image_path)
     assert [d["name"] for d in entry["detections"]] == expected["names"]
     capsys.readouterr()
     torch.save({"model": {"rpn.head.conv.bias": torch.zeros(64)}}, file)
@@ -265,7 +265,7 @@ def test_default_names_follow_the_number_of_classes():
 def test_training_starts_from_the_weights(tmp_path, capsys, small_config):
     source = small_detector(seed=3, overrides=["MODEL.ROI_BOX_HEAD.NUM_CLASSES", 2])
     file, run = tmp_path / "family.pth", tmp_path / "run"
-    torch.save({"model": weights(source)}, file)
+    torch.save({"model": copy_weights(source)}, file)
     command = ["train", "--config", str(small_config), "--output", str(run), "--device", "cpu"]
     short = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
     short += ["MODEL.ROI_BOX_HEAD.NUM_CLASSES", "2", "MODEL.WEIGHT", str(file)]
@@ -273,7 +273,9 @@ def test_training_starts_from_the_weights(tmp_path, capsys, small_config):
     assert cli.main([*command, *short, "SOLVER.BASE_LR", "0"]) == 0, capsys.readouterr().err
     assert "tensors loaded" in capsys.readouterr().err
     trained = load_checkpoint(run / "weights.pt")["model"]
-    same({k: v for k, v in trained.items() if not k.startswith(ANCHORS)}, weights(source))
+    assert_equal_weights(
+        {k: v for k, v in trained.items() if not k.startswith(ANCHORS)}, copy_weights(source)
+    )
     # A resumed run uses its own weights.
     file.unlink()
     assert cli.main([*command, *short, "--resume", "SOLVER.MAX_ITER", "2"]) == 0
@@ -284,15 +286,15 @@ def test_training_starts_from_the_weights(tmp_path, capsys, small_config):
 def test_deformable_stages_load_plain_weights():
     deformable = ["MODEL.RESNETS.STAGE_WITH_DCN", (False, True, False, True)]
     with torch.device("meta"):
-        model, plain = detector_on("resnet50", deformable), detector_on("resnet50")
+        model, undeformed = detector_on("resnet50", deformable), detector_on("resnet50")
         resnet = torchvision.models.resnet50().state_dict()
-    state = weights(plain)
+    state = copy_weights(undeformed)
     offsets = [key for key in model.state_dict() if ".offset." in key]
     assert len(offsets) == 2 * (4 + 3)
     report = load_weights_into(model, state)
     assert report.unused == () and list(report.missing) == offsets
     # Weights of a network with deformable stages load under their own names.
-    assert load_weights_into(model, weights(model), complete=True).missing == ()
+    assert load_weights_into(model, copy_weights(model), complete=True).missing == ()
     report = load_weights_into(model, resnet)
     assert report.unused == () and report.loaded == 53 * 5
     assert {key for key in report.missing if key.startswith("backbone.body")} == set(offsets)

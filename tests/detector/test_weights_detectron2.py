@@ -41,12 +41,12 @@ def arrays(state):
     return {key: value.numpy() for key, value in state.items()}
 
 
-def written(path, content, protocol=2):
+def write_pickle(path, content, protocol=2):
     path.write_bytes(pickle.dumps(content, protocol=protocol))
     return path
 
 
-def same(a, b):
+def assert_equal_weights(a, b):
     assert list(a) == list(b)
     for key in a:
         assert torch.equal(a[key], b[key]), key
@@ -59,7 +59,7 @@ def test_every_detectron2_name_is_mapped(kind):
     assert report.loaded == len(state) and report.missing == report.unused == ()
     ours = model.state_dict()
     root = "backbone.bottom_up"
-    for theirs, place in (
+    for their_key, our_key in (
         (f"{root}.stem.conv1.weight", "backbone.body.stem.conv1.weight"),
         (f"{root}.stem.conv1.norm.bias", "backbone.body.stem.bn1.bias"),
         (f"{root}.res2.0.shortcut.weight", "backbone.body.layer1.0.downsample.0.weight"),
@@ -69,7 +69,7 @@ def test_every_detectron2_name_is_mapped(kind):
         ("backbone.fpn_lateral5.weight", "backbone.fpn.fpn_inner4.weight"),
         ("backbone.fpn_output3.bias", "backbone.fpn.fpn_layer2.bias"),
     ):
-        assert torch.equal(ours[place], state[theirs]), place
+        assert torch.equal(ours[our_key], state[their_key]), our_key
     variance = ours["backbone.body.layer2.1.bn2.running_var"]
     assert torch.equal(variance, state[f"{root}.res3.1.conv2.norm.running_var"] + 1e-5)
 
@@ -87,23 +87,23 @@ def test_background_becomes_the_first_class():
     state, model = networks.random_state("mask_rcnn"), detector("mask_rcnn")
     load_weights_into(model, state)
     ours = model.state_dict()
-    for part in ("weight", "bias"):
-        score = ours[f"roi_heads.box.predictor.cls_score.{part}"]
-        theirs = state[f"roi_heads.box_predictor.cls_score.{part}"]
+    for suffix in ("weight", "bias"):
+        score = ours[f"roi_heads.box.predictor.cls_score.{suffix}"]
+        theirs = state[f"roi_heads.box_predictor.cls_score.{suffix}"]
         assert torch.equal(score[0], theirs[-1]) and torch.equal(score[1:], theirs[:-1])
-        deltas = ours[f"roi_heads.box.predictor.bbox_pred.{part}"]
-        assert torch.equal(deltas[4:], state[f"roi_heads.box_predictor.bbox_pred.{part}"])
+        deltas = ours[f"roi_heads.box.predictor.bbox_pred.{suffix}"]
+        assert torch.equal(deltas[4:], state[f"roi_heads.box_predictor.bbox_pred.{suffix}"])
         assert not deltas[:4].any()
-        masks = ours[f"roi_heads.mask.predictor.mask_fcn_logits.{part}"]
-        assert torch.equal(masks[1:], state[f"roi_heads.mask_head.predictor.{part}"])
+        masks = ours[f"roi_heads.mask.predictor.mask_fcn_logits.{suffix}"]
+        assert torch.equal(masks[1:], state[f"roi_heads.mask_head.predictor.{suffix}"])
         assert not masks[0].any()
 
 
 def test_class_agnostic_deltas_load():
     state = networks.random_state("faster_rcnn")
-    for part in ("weight", "bias"):
-        state[f"roi_heads.box_predictor.bbox_pred.{part}"] = torch.ones_like(
-            state[f"roi_heads.box_predictor.bbox_pred.{part}"][:4]
+    for suffix in ("weight", "bias"):
+        state[f"roi_heads.box_predictor.bbox_pred.{suffix}"] = torch.ones_like(
+            state[f"roi_heads.box_predictor.bbox_pred.{suffix}"][:4]
         )
     model = detector("faster_rcnn", ["MODEL.CLS_AGNOSTIC_BBOX_REG", True])
     load_weights_into(model, state, complete=True)
@@ -146,15 +146,15 @@ def test_keypoint_c4_and_deformable_names_are_mapped():
     )
     stem = {"backbone.bottom_up.stem.conv1.norm.weight": torch.empty(64, device="meta")}
     for model, theirs, ours in cases:
-        place = f"{ours}.weight" if ours.startswith("backbone") else f"roi_heads.{ours}.weight"
-        value = torch.empty(model.state_dict()[place].shape, device="meta")
-        own = dict(stem)
+        weight_key = f"{ours}.weight" if ours.startswith("backbone") else f"roi_heads.{ours}.weight"
+        value = torch.empty(model.state_dict()[weight_key].shape, device="meta")
+        stem_state = dict(stem)
         if model is deformable:
-            own = {key: value[:16] for key, value in stem.items()}
+            stem_state = {key: value[:16] for key, value in stem.items()}
         if model is c4:
-            own = {key.replace("bottom_up.", ""): value for key, value in stem.items()}
-        report = load_weights_into(model, own | {f"{theirs}.weight": value})
-        assert report.unused == () and place not in report.missing, theirs
+            stem_state = {key.replace("bottom_up.", ""): value for key, value in stem.items()}
+        report = load_weights_into(model, stem_state | {f"{theirs}.weight": value})
+        assert report.unused == () and weight_key not in report.missing, theirs
 
 
 def test_body_weights_load_in_any_convention():
@@ -185,9 +185,9 @@ def test_loading_skips_predictors_of_other_classes():
         load_weights_into(model, state)
     report = load_weights_into(model, state, other_classes=True)
     assert len(report.left_out) == 3 and report.unused == ()
-    odd = state | {"roi_heads.box_predictor.cls_score.bias": torch.tensor(1.0)}
+    malformed = state | {"roi_heads.box_predictor.cls_score.bias": torch.tensor(1.0)}
     with pytest.raises(CheckpointError, match=r"cls_score.bias is \[\]"):
-        load_weights_into(detector("mask_rcnn"), odd)
+        load_weights_into(detector("mask_rcnn"), malformed)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -206,12 +206,14 @@ def test_pickles_of_arrays_load(tmp_path, protocol):
     content["model"][name] = content["model"][name].astype(">f4")
     content["model"]["pixel_mean"] = np.zeros((0, 1, 1), np.float64)
     content["model"]["stem.num_batches_tracked"] = np.array(3)
-    file = written(tmp_path / "model_final.pkl", content | {"matching_heuristics": True}, protocol)
+    file = write_pickle(
+        tmp_path / "model_final.pkl", content | {"matching_heuristics": True}, protocol
+    )
     load_weights_into(model, file, complete=True)
-    same(model.state_dict(), expected.state_dict())
+    assert_equal_weights(model.state_dict(), expected.state_dict())
     ordered = OrderedDict(content["model"])
     ordered._metadata = OrderedDict({"": {"version": 1}})
-    load_weights_into(model, written(file, ordered, protocol), complete=True)
+    load_weights_into(model, write_pickle(file, ordered, protocol), complete=True)
 
 
 def test_python_2_pickle_loads(tmp_path):
@@ -243,7 +245,7 @@ class Call:
         return self.call
 
 
-class Build:
+class BuildInstruction:
     """Sets an attribute of its object if it is unpickled."""
 
     def __reduce__(self):
@@ -258,7 +260,7 @@ class Build:
         Call(np.load, "read"),
         Call(np.fromfile, "/etc/hostname", "u1"),
         Call(torch.storage._load_from_bytes, b"read"),
-        Build(),
+        BuildInstruction(),
         torch.ones(3),
         np.array([1, "a", None], object),
         np.array(["text"]),
@@ -273,14 +275,14 @@ class Build:
 def test_pickles_of_other_objects_are_rejected(tmp_path, capsys, content, protocol):
     model = detector("faster_rcnn")
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    file = written(tmp_path / "bad.pkl", {"model": {"a": content}}, protocol)
+    file = write_pickle(tmp_path / "bad.pkl", {"model": {"a": content}}, protocol)
     with pytest.raises(CheckpointError, match=r"bad.pkl: (damaged, or not|expected tensors)"):
         load_weights_into(model, file)
     assert "read" not in capsys.readouterr().out
-    same(model.state_dict(), before)
+    assert_equal_weights(model.state_dict(), before)
 
 
-def _limited():
+def _limit_memory():
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
 
@@ -299,7 +301,7 @@ except ValueError as error:
     assert "a.pkl: damaged, or not a checkpoint" in str(error)
     sys.exit(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > 100_000)
 """
-    run = subprocess.run([sys.executable, "-c", code], timeout=120, preexec_fn=_limited)
+    run = subprocess.run([sys.executable, "-c", code], timeout=120, preexec_fn=_limit_memory)
     assert run.returncode == 0
 
 
@@ -313,41 +315,41 @@ def test_shared_pickle_objects_are_read_once(tmp_path):
 
 
 def test_damaged_pickles_are_rejected(tmp_path):
-    model, good = detector("retinanet"), tmp_path / "good.pkl"
-    written(good, {"model": arrays(networks.random_state("retinanet"))}, 4)
-    data, bad = good.read_bytes(), tmp_path / "bad.pkl"
-    for part in (b"", b"\x80", data[:1000], data[:-1], b"text", b"PK nothing", data[1:]):
-        bad.write_bytes(part)
+    model, intact = detector("retinanet"), tmp_path / "good.pkl"
+    write_pickle(intact, {"model": arrays(networks.random_state("retinanet"))}, 4)
+    data, damaged = intact.read_bytes(), tmp_path / "bad.pkl"
+    for content in (b"", b"\x80", data[:1000], data[:-1], b"text", b"PK nothing", data[1:]):
+        damaged.write_bytes(content)
         with pytest.raises(CheckpointError, match="bad.pkl: damaged, or not a checkpoint"):
-            load_weights_into(model, bad)
+            load_weights_into(model, damaged)
     shape = b"\x8a\x08" + (1 << 40).to_bytes(8, "little")
     # The array claims more bytes than follow.
     array = pickle.dumps(np.zeros(3, np.float32), 2).replace(b"K\x03\x85", shape + b"\x85")
-    bad.write_bytes(array)
+    damaged.write_bytes(array)
     with pytest.raises(CheckpointError, match="bad.pkl: damaged, or not a checkpoint"):
-        load_weights_into(model, bad)
+        load_weights_into(model, damaged)
     with pytest.raises(CheckpointError, match="none.pkl: no such checkpoint file"):
         load_weights_into(model, tmp_path / "none.pkl")
     generator = np.random.default_rng(0)
     for _ in range(300):
         changed = bytearray(data[:3000])
         changed[generator.integers(len(changed))] = generator.integers(256)
-        bad.write_bytes(changed)
+        damaged.write_bytes(changed)
         with pytest.raises(CheckpointError):
-            load_weights_into(model, bad)
+            load_weights_into(model, damaged)
 
 
 def test_detect_accepts_a_detectron2_pickle(tmp_path, capsys):
     state, _ = networks.case("mask_rcnn")
-    file = written(tmp_path / "model_final.pkl", {"model": arrays(state), "__author__": "x"})
+    file = write_pickle(tmp_path / "model_final.pkl", {"model": arrays(state), "__author__": "x"})
     settings = tmp_path / "small.yaml"
     settings.write_text(dump_config(config("mask_rcnn")))
-    picture, found = tmp_path / "picture.png", tmp_path / "found.json"
-    Image.fromarray(networks.photographs()[1]).save(picture)
-    command = ["detect", str(picture), "--weights", str(file), "--config", str(settings)]
+    image_path, found = tmp_path / "picture.png", tmp_path / "found.json"
+    Image.fromarray(networks.photographs()[1]).save(image_path)
+    command = ["detect", str(image_path), "--weights", str(file), "--config", str(settings)]
     command += ["--json", str(found), "--output", str(tmp_path / "out"), "--device", "cpu"]
     assert cli.main([*command, "--score-threshold", "0"]) == 0, capsys.readouterr().err
     (entry,) = json.loads(found.read_text())
-    expected = Detector.from_weights(file, load_config(settings), "cpu").detect(picture)
+    expected = Detector.from_weights(file, load_config(settings), "cpu").detect(image_path)
     assert [d["name"] for d in entry["detections"]] == expected["names"]
     assert len(expected["names"]) > 10

@@ -14,7 +14,7 @@ from detops.modeling import build_detection_model
 pytestmark = pytest.mark.slow
 
 
-def networks_of(*kinds):
+def with_networks(*kinds):
     slowest = "maskrcnn", "keypointrcnn"
     params = [
         pytest.param(kind, marks=pytest.mark.exhaustive if kind in slowest else ())
@@ -23,7 +23,7 @@ def networks_of(*kinds):
     return pytest.mark.parametrize("case", params, indirect=True, scope="module")
 
 
-all_networks = networks_of("fasterrcnn", "retinanet", "maskrcnn", "keypointrcnn")
+all_networks = with_networks("fasterrcnn", "retinanet", "maskrcnn", "keypointrcnn")
 
 
 def ours(kind, *overrides):
@@ -41,12 +41,12 @@ def case(request):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     request.addfinalizer(lambda: torch.set_num_threads(threads))
-    kind, pictures = request.param, networks.images()
+    kind, test_images = request.param, networks.images()
     # The keypoint head needs seconds for a hundred detections.
-    few = kind == "keypointrcnn"
-    net = networks.build(kind, **({"box_detections_per_img": 4} if few else {}))
-    networks.liven(net, pictures)
-    model = ours(kind, *(["MODEL.ROI_HEADS.DETECTIONS_PER_IMG", 4] if few else []))
+    few_detections = kind == "keypointrcnn"
+    net = networks.build(kind, **({"box_detections_per_img": 4} if few_detections else {}))
+    networks.liven(net, test_images)
+    model = ours(kind, *(["MODEL.ROI_HEADS.DETECTIONS_PER_IMG", 4] if few_detections else []))
     report = load_weights_into(model, net.state_dict(), complete=True)
     assert report.missing == report.unused == ()
     maps = []
@@ -55,17 +55,17 @@ def case(request):
             layer.register_forward_hook(lambda layer, inputs, output: maps.append(output))
     with torch.no_grad():
         return SimpleNamespace(
-            kind=kind, net=net, theirs=net(pictures), found=model(pictures), heat_maps=maps
+            kind=kind, net=net, theirs=net(test_images), found=model(test_images), heat_maps=maps
         )
 
 
-def counterparts(mine, other):
+def match_detections(detection, expected):
     """Returns the index of each of our detections among theirs."""
-    close = (mine["scores"][:, None] - other["scores"]).abs() < 1e-4
-    close &= mine["labels"][:, None] == other["labels"]
-    close &= ((mine["boxes"][:, None] - other["boxes"]).abs() < 0.01).all(dim=2)
-    assert (close.sum(dim=0) == 1).all() and (close.sum(dim=1) == 1).all()
-    return close.long().argmax(dim=1)
+    matches = (detection["scores"][:, None] - expected["scores"]).abs() < 1e-4
+    matches &= detection["labels"][:, None] == expected["labels"]
+    matches &= ((detection["boxes"][:, None] - expected["boxes"]).abs() < 0.01).all(dim=2)
+    assert (matches.sum(dim=0) == 1).all() and (matches.sum(dim=1) == 1).all()
+    return matches.long().argmax(dim=1)
 
 
 @all_networks
@@ -73,47 +73,50 @@ def test_detections_match_torchvision(case):
     counts = [len(detection["scores"]) for detection in case.theirs]
     keypoints = case.kind == "keypointrcnn"
     assert sum(counts) >= (8 if keypoints else 200)
-    for mine, other in zip(case.found, case.theirs, strict=True):
-        assert len(other["labels"].unique()) > (0 if keypoints else 20)
-        assert len(mine["scores"]) == len(other["scores"])
+    for detection, expected in zip(case.found, case.theirs, strict=True):
+        assert len(expected["labels"].unique()) > (0 if keypoints else 20)
+        assert len(detection["scores"]) == len(expected["scores"])
         # The order is the same, except for scores that are equal within rounding.
-        torch.testing.assert_close(mine["scores"], other["scores"], rtol=0, atol=1e-4)
-        counterparts(mine, other)
+        torch.testing.assert_close(detection["scores"], expected["scores"], rtol=0, atol=1e-4)
+        match_detections(detection, expected)
 
 
-def between_pixels(boxes):
+def may_shift_by_a_pixel(boxes):
     """Returns which masks a rounding error may paste one pixel further.
 
     A mask of 28 x 28 is pasted with a border of one cell, between the corners of the box widened
     by that border. Both corners are truncated to whole pixels.
     """
-    centre, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2 * 30 / 28
-    corners = torch.cat([centre - half, centre + half], dim=1)
+    centre, half_sides = (
+        (boxes[:, :2] + boxes[:, 2:]) / 2,
+        (boxes[:, 2:] - boxes[:, :2]) / 2 * 30 / 28,
+    )
+    corners = torch.cat([centre - half_sides, centre + half_sides], dim=1)
     return ((corners - corners.round()).abs() < 1e-3).any(dim=1)
 
 
-@networks_of("maskrcnn")
+@with_networks("maskrcnn")
 def test_masks_match_torchvision(case):
-    for mine, other in zip(case.found, case.theirs, strict=True):
-        assert mine["masks"].shape == other["masks"].shape
-        a = mine["masks"].flatten(1)
-        b = (other["masks"][counterparts(mine, other)] > 0.5).flatten(1)
-        some = b.any(dim=1)
-        assert some.float().mean() > 0.9 and not a[~some].any()
+    for detection, expected in zip(case.found, case.theirs, strict=True):
+        assert detection["masks"].shape == expected["masks"].shape
+        a = detection["masks"].flatten(1)
+        b = (expected["masks"][match_detections(detection, expected)] > 0.5).flatten(1)
+        visible = b.any(dim=1)
+        assert visible.float().mean() > 0.9 and not a[~visible].any()
         iou = (a & b).sum(dim=1) / (a | b).sum(dim=1)
-        either = between_pixels(mine["boxes"])
-        assert (iou[some & ~either] > 0.99).all() and either.float().mean() < 0.05
+        ambiguous = may_shift_by_a_pixel(detection["boxes"])
+        assert (iou[visible & ~ambiguous] > 0.99).all() and ambiguous.float().mean() < 0.05
 
 
-@networks_of("keypointrcnn")
+@with_networks("keypointrcnn")
 def test_heat_maps_match_torchvision(case):
     """Compares only the heat maps: our keypoints lie between cells, unlike those of torchvision."""
     counts = [len(detection["scores"]) for detection in case.theirs]
     theirs, ours = (maps.split(counts) for maps in case.heat_maps)
-    for i, (mine, other) in enumerate(zip(case.found, case.theirs, strict=True)):
-        wanted = theirs[i][counterparts(mine, other)]
-        assert wanted.std() > 1
-        torch.testing.assert_close(ours[i], wanted, rtol=0, atol=1e-3)
+    for i, (detection, expected) in enumerate(zip(case.found, case.theirs, strict=True)):
+        expected_maps = theirs[i][match_detections(detection, expected)]
+        assert expected_maps.std() > 1
+        torch.testing.assert_close(ours[i], expected_maps, rtol=0, atol=1e-3)
 
 
 @all_networks
@@ -140,12 +143,12 @@ def test_weight_names_of_older_versions_load(case):
 
 def test_retinanet_class_0_becomes_class_1():
     """Classes counted from 0 in a torchvision RetinaNet are one higher here."""
-    pictures = networks.images()
-    net = networks.liven(networks.build("retinanet", num_classes=6), pictures, class_0=True)
+    test_images = networks.images()
+    net = networks.liven(networks.build("retinanet", num_classes=6), test_images, class_0=True)
     model = ours("retinanet", "MODEL.RETINANET.NUM_CLASSES", 7)
     load_weights_into(model, net.state_dict(), complete=True)
     with torch.no_grad():
-        theirs, found = net(pictures), model(pictures)
-    for mine, other in zip(found, theirs, strict=True):
-        assert (other["labels"] == 0).sum() > 10
-        counterparts(mine, other | {"labels": other["labels"] + 1})
+        theirs, found = net(test_images), model(test_images)
+    for detection, expected in zip(found, theirs, strict=True):
+        assert (expected["labels"] == 0).sum() > 10
+        match_detections(detection, expected | {"labels": expected["labels"] + 1})

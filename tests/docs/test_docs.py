@@ -32,7 +32,7 @@ def run(*command, **environment):
     return result.stderr
 
 
-def error_of(call):
+def error_text(call):
     with pytest.raises(RuntimeError) as caught:
         call()
     return f"RuntimeError: {caught.value}"
@@ -44,10 +44,11 @@ def broken_copy(folder, torch_version):
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("_C*.so", "assets", "__pycache__"))
     (copy / f"_C{next(PACKAGE.glob('_C*.so')).suffixes[0]}.so").write_bytes(b"no library")
     # An editable installation would supply what the copy lacks.
-    alone = "sys.meta_path = [f for f in sys.meta_path if 'editable' not in f'{f}{type(f)}']"
+    no_editable = "sys.meta_path = [f for f in sys.meta_path if 'editable' not in f'{f}{type(f)}']"
     version = f"import torch; torch.__version__ = {torch_version!r}"
     return run(
-        "-c", f"{version}; import sys; {alone}; sys.path.insert(0, {str(folder)!r}); import detops"
+        "-c",
+        f"{version}; import sys; {no_editable}; sys.path.insert(0, {str(folder)!r}); import detops",
     )
 
 
@@ -77,10 +78,12 @@ MESSAGES = {
         )
     ],
     "Wrong shape, dtype or device": [
-        lambda _: error_of(lambda: detops.axpy(torch.ones(3), torch.ones(4))),
-        lambda _: error_of(lambda: detops.nms(torch.ones(1, 4), torch.ones(1, device="meta"), 0.5)),
+        lambda _: error_text(lambda: detops.axpy(torch.ones(3), torch.ones(4))),
+        lambda _: error_text(
+            lambda: detops.nms(torch.ones(1, 4), torch.ones(1, device="meta"), 0.5)
+        ),
     ],
-    "A derivative that is not there": [lambda _: error_of(twice_differentiated)],
+    "A derivative that is not there": [lambda _: error_text(twice_differentiated)],
 }
 
 
@@ -103,8 +106,8 @@ def test_every_quoted_message_has_a_failure_case():
 def test_error_message_matches_the_quoted_text(title, k, tmp_path):
     (block,) = [b for t, n, b in quoted() if (t, n) == (title, k)]
     message = MESSAGES[title][k](tmp_path)
-    place = 0
+    position = 0
     for part in filter(None, block.split("...")):
-        found = message.find(part, place)
-        assert found >= 0, f"{part!r} is not in {message[place:]!r}"
-        place = found + len(part)
+        found = message.find(part, position)
+        assert found >= 0, f"{part!r} is not in {message[position:]!r}"
+        position = found + len(part)

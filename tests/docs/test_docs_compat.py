@@ -18,29 +18,29 @@ ROWS = [
     for match in CELL.finditer(page.read_text())
 ]
 # The page explains it in its text; it is no argument of their call.
-TOLD = {"level_start_index"}
+EXPLAINED_ARGUMENTS = {"level_start_index"}
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="needs the source tree")
 
 
-def call_of(text):
+def parse_call(text):
     node = ast.parse(text, mode="eval").body
     assert isinstance(node, ast.Call)
     return node
 
 
-def named(path):
+def resolve(path):
     """Resolves a dotted name; an attribute takes precedence over a module of the same name."""
-    first, *parts = path.split(".")
+    first, *attributes = path.split(".")
     found = importlib.import_module(first)
-    for k, part in enumerate(parts, 1):
-        if not hasattr(found, part):
-            importlib.import_module(".".join([first, *parts[:k]]))
-        found = getattr(found, part)
+    for k, attribute in enumerate(attributes, 1):
+        if not hasattr(found, attribute):
+            importlib.import_module(".".join([first, *attributes[:k]]))
+        found = getattr(found, attribute)
     return found
 
 
-def parameters_of(function):
+def parameter_defaults(function):
     """Returns names and defaults; for an autograd Function, those of its forward."""
     owner = getattr(function, "__self__", None)
     if inspect.isclass(owner) and function.__name__ == "apply":
@@ -71,26 +71,26 @@ def test_every_page_shows_how_to_switch_and_has_calls():
 
 @pytest.mark.parametrize(("page", "theirs", "ours"), ROWS)
 def test_our_call_accepts_the_arguments_of_their_call(page, theirs, ours):
-    there, here = call_of(theirs), call_of(ours)
-    given = {a.id for a in there.args} | {k.arg for k in there.keywords}
+    their_call, our_call = parse_call(theirs), parse_call(ours)
+    their_arguments = {a.id for a in their_call.args} | {k.arg for k in their_call.keywords}
     used = {
         n.id
-        for a in [*here.args, *(k.value for k in here.keywords)]
+        for a in [*our_call.args, *(k.value for k in our_call.keywords)]
         for n in ast.walk(a)
         if isinstance(n, ast.Name)
     }
-    assert used <= given | TOLD
-    function = named(ast.unparse(here.func))
-    inspect.signature(function).bind(*here.args, **{k.arg: k.value for k in here.keywords})
+    assert used <= their_arguments | EXPLAINED_ARGUMENTS
+    function = resolve(ast.unparse(our_call.func))
+    inspect.signature(function).bind(*our_call.args, **{k.arg: k.value for k in our_call.keywords})
 
 
-def check_their_side(theirs):
-    there = call_of(theirs)
-    parameters = parameters_of(named(ast.unparse(there.func)))
-    written = {a.id: inspect.Parameter.empty for a in there.args}
-    written |= {k.arg: ast.literal_eval(k.value) for k in there.keywords}
-    assert list(written) == list(parameters)
-    for name, default in written.items():
+def check_other_signature(theirs):
+    call = parse_call(theirs)
+    parameters = parameter_defaults(resolve(ast.unparse(call.func)))
+    written_defaults = {a.id: inspect.Parameter.empty for a in call.args}
+    written_defaults |= {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    assert list(written_defaults) == list(parameters)
+    for name, default in written_defaults.items():
         found = parameters[name]
         if default is not inspect.Parameter.empty:
             assert found == default, name
@@ -102,7 +102,7 @@ def check_their_side(theirs):
     [pytest.param(r.values[1], id=r.id) for r in ROWS if r.values[0] == "from-torchvision"],
 )
 def test_torchvision_calls_match_their_signatures(theirs):
-    check_their_side(theirs)
+    check_other_signature(theirs)
 
 
 @pytest.mark.exhaustive
@@ -121,7 +121,7 @@ def test_calls_of_other_packages_match_their_signatures(package):
         f"import sys; sys.path.append({str(Path(__file__).parent)!r})\n"
         "import detops.compat, test_docs_compat as t\n"
         "detops.compat.provide('mmcv')\n"
-        f"for row in {rows!r}: t.check_their_side(row)",
+        f"for row in {rows!r}: t.check_other_signature(row)",
     )
 
 

@@ -60,9 +60,9 @@ def run(command, folder):
     if command.startswith("detops ") and "|" not in command:
         assert cli.main(shlex.split(command)[1:]) == 0, command
         return
-    words = ["bash", "-euo", "pipefail", "-c", command]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    arguments = ["bash", "-euo", "pipefail", "-c", command]
+    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.exhaustive
@@ -85,6 +85,6 @@ def test_commands_of_the_page_write_their_results(folder, block, monkeypatch):
         output = match[1]
         entries = [json.loads(line) for line in (folder / output / MERGED).open()]
         assert entries, output
-        pictures = [Path(entry["picture"]) for entry in entries if "picture" in entry]
-        assert all((folder / picture).is_file() for picture in pictures)
-        assert bool(pictures) == ("--without-pictures" not in command)
+        images = [Path(entry["picture"]) for entry in entries if "picture" in entry]
+        assert all((folder / image).is_file() for image in images)
+        assert bool(images) == ("--without-pictures" not in command)

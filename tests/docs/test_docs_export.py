@@ -47,15 +47,15 @@ def steps():
 def run(command, folder):
     """Runs a line of the shell with this Python and its packages."""
     names = {"python": sys.executable, "cmake": CMAKE}
-    words = re.sub(r"^(python|cmake)\b", lambda m: names[m[1]], command)
-    words = re.sub(r"\$\(python\b", f"$({sys.executable}", words)
-    inherited = environment()
-    inherited.pop("LD_LIBRARY_PATH", None)
-    done = subprocess.run(
-        ["bash", "-c", words], cwd=folder, env=inherited, capture_output=True, text=True
+    line = re.sub(r"^(python|cmake)\b", lambda m: names[m[1]], command)
+    line = re.sub(r"\$\(python\b", f"$({sys.executable}", line)
+    variables = environment()
+    variables.pop("LD_LIBRARY_PATH", None)
+    result = subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=variables, capture_output=True, text=True
     )
-    assert done.returncode == 0, (command, done.stdout, done.stderr)
-    return done.stdout
+    assert result.returncode == 0, (command, result.stdout, result.stderr)
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,11 @@ def page(tmp_path_factory, no_traces):
     image = scene.image(14)
     Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / "photo.png")
     (folder / "photographs").mkdir()
-    for i, given in enumerate(map(Shapes(length=12).image, range(12))):
-        Image.fromarray(given.permute(1, 2, 0).numpy()).save(folder / "photographs" / f"{i}.png")
-    names, said = {"image": image.float() / 255}, {}
+    for i, shapes_image in enumerate(map(Shapes(length=12).image, range(12))):
+        Image.fromarray(shapes_image.permute(1, 2, 0).numpy()).save(
+            folder / "photographs" / f"{i}.png"
+        )
+    names, outputs = {"image": image.float() / 255}, {}
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -80,10 +82,10 @@ def page(tmp_path_factory, no_traces):
             elif text.startswith("detops "):
                 assert cli.main(shlex.split(text)[1:]) == 0, text
             elif not text.startswith("pip "):
-                said[text.strip()] = run(text, folder)
+                outputs[text.strip()] = run(text, folder)
     finally:
         os.chdir(before)
-    return folder, said, names
+    return folder, outputs, names
 
 
 @pytest.fixture(scope="module")
@@ -121,20 +123,25 @@ def test_exported_files_find_what_the_checkpoint_finds(page, expected, file):
     assert exported.names == model.names and exported.tile_size == model.tile_size
     pixels = load_image(page[0] / "photo.png")
     for image in (pixels, pixels[:, 20:149, 10:], pixels[:, :, :131].transpose(1, 2)):
-        found, wanted = exported.detect(image), model.detect(image)
-        assert len(wanted["scores"]) > 0 and len(found["scores"]) == len(wanted["scores"])
-        assert count_unmatched(found, wanted) == count_unmatched(wanted, found) == 0
-    nothing = torch.full((3, 96, 128), torch.nan)
-    for found in export.load(page[0] / file)([nothing, nothing.clone().requires_grad_()]):
+        found, reference = exported.detect(image), model.detect(image)
+        assert len(reference["scores"]) > 0 and len(found["scores"]) == len(reference["scores"])
+        assert count_unmatched(found, reference) == count_unmatched(reference, found) == 0
+    blank = torch.full((3, 96, 128), torch.nan)
+    for found in export.load(page[0] / file)([blank, blank.clone().requires_grad_()]):
         assert found["boxes"].shape == (0, 4) and found["masks"].shape == (0, 1, 96, 128)
 
 
-def test_exported_detector_rates_like_the_checkpoint(page):
+def test_exported_detector_has_the_ap_of_the_checkpoint(page):
     """Compares the metrics of boxes and of masks."""
-    words = ["eval", "--weights", str(SHAPES_WEIGHTS), "--data", "shapes:test?length=8"]
-    assert cli.main([*words, "--device", "cpu", "--output", str(page[0] / "wanted.json")]) == 0
-    rated, wanted = (json.loads((page[0] / f"{n}.json").read_text()) for n in ("rated", "wanted"))
-    for found, expected in ((rated, wanted), (rated["segm"], wanted["segm"])):
+    arguments = ["eval", "--weights", str(SHAPES_WEIGHTS), "--data", "shapes:test?length=8"]
+    assert cli.main([*arguments, "--device", "cpu", "--output", str(page[0] / "wanted.json")]) == 0
+    exported_metrics, checkpoint_metrics = (
+        json.loads((page[0] / f"{n}.json").read_text()) for n in ("rated", "wanted")
+    )
+    for found, expected in (
+        (exported_metrics, checkpoint_metrics),
+        (exported_metrics["segm"], checkpoint_metrics["segm"]),
+    ):
         assert expected["AP50"] > 0.5
         for key in ("AP", "AP50", "AR"):
             assert abs(found[key] - expected[key]) < 0.01, key
@@ -142,23 +149,24 @@ def test_exported_detector_rates_like_the_checkpoint(page):
 
 def test_cpp_program_finds_what_pytorch_finds(page, expected):
     """The program prints and draws the detections, and runs without Python."""
-    folder, said, _ = page
+    folder, outputs, _ = page
     lines = [
-        text.split() for text in said["build/detect compiled.pt2 photo.ppm found.ppm"].split("\n")
+        text.split()
+        for text in outputs["build/detect compiled.pt2 photo.ppm found.ppm"].split("\n")
     ]
-    told = [line for line in lines if line]
-    sure = expected["scores"] >= 0.5
-    assert 0 < int(sure.sum()) == len(told)
-    assert [line[0] for line in told] == [
-        n for n, k in zip(expected["names"], sure, strict=True) if k
+    printed = [line for line in lines if line]
+    confident = expected["scores"] >= 0.5
+    assert 0 < int(confident.sum()) == len(printed)
+    assert [line[0] for line in printed] == [
+        n for n, k in zip(expected["names"], confident, strict=True) if k
     ]
-    numbers = torch.tensor([[float(word) for word in line[1:]] for line in told])
-    torch.testing.assert_close(numbers[:, 0], expected["scores"][sure], rtol=0, atol=1e-3)
-    torch.testing.assert_close(numbers[:, 1:5], expected["boxes"][sure], rtol=0, atol=1e-1)
-    areas = expected["masks"][sure].flatten(1).sum(1)
+    numbers = torch.tensor([[float(word) for word in line[1:]] for line in printed])
+    torch.testing.assert_close(numbers[:, 0], expected["scores"][confident], rtol=0, atol=1e-3)
+    torch.testing.assert_close(numbers[:, 1:5], expected["boxes"][confident], rtol=0, atol=1e-1)
+    areas = expected["masks"][confident].flatten(1).sum(1)
     assert ((numbers[:, 5] - areas).abs() <= 0.02 * areas + 2).all()
     before, after = (load_image(folder / f"{name}.ppm") for name in ("photo", "found"))
-    x1, y1 = expected["boxes"][sure][0, :2].long().tolist()
+    x1, y1 = expected["boxes"][confident][0, :2].long().tolist()
     assert after[:, y1, x1].tolist() == [255, 220, 0] and before.shape == after.shape
     needed = run("ldd build/detect", folder)
     assert "libdetops.so" in needed and "libpython" not in needed
@@ -167,13 +175,13 @@ def test_cpp_program_finds_what_pytorch_finds(page, expected):
 def test_cpp_program_rejects_invalid_input(page):
     folder = page[0]
     (folder / "broken.ppm").write_bytes(b"P6\n9 9\n255\nshort")
-    for words, text in (
-        (["compiled.pt2", "broken.ppm", "x.ppm"], "broken.ppm ends too early"),
-        (["compiled.pt2", "photo.png", "x.ppm"], "photo.png: not a PPM picture"),
+    for arguments, text in (
+        (["compiled.pt2", "broken.ppm", "x.ppm"], "broken.ppm is truncated"),
+        (["compiled.pt2", "photo.png", "x.ppm"], "photo.png: not an 8-bit PPM image"),
         (["none.pt2", "photo.ppm", "x.ppm"], "none.pt2"),
         ([], "usage: "),
     ):
-        done = subprocess.run(
-            [folder / "build" / "detect", *words], cwd=folder, capture_output=True
+        result = subprocess.run(
+            [folder / "build" / "detect", *arguments], cwd=folder, capture_output=True
         )
-        assert done.returncode == 2 and text in done.stderr.decode()
+        assert result.returncode == 2 and text in result.stderr.decode()

@@ -18,9 +18,13 @@ pytestmark = [
 
 
 def run(folder, *command):
-    outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    clean_environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     result = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, cwd=folder, env=outside
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=clean_environment,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from paths import ROOT
-from test_docs_site import module_of
+from test_docs_site import load_module
 
 SCRIPT = ROOT / "benchmarks" / "page.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tree")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tr
 @pytest.fixture
 def page():
     pytest.importorskip("matplotlib")
-    return module_of(SCRIPT)
+    return load_module(SCRIPT)
 
 
 def test_performance_pages_match_the_results(page, tmp_path):
@@ -31,7 +31,7 @@ def test_performance_pages_match_the_results(page, tmp_path):
     assert all((page.RESULTS / name).is_file() for name in shown)
 
 
-def test_a_bar_compares_with_the_fastest_other_library(page, monkeypatch, tmp_path):
+def test_bar_compares_with_the_fastest_other_library(page, monkeypatch, tmp_path):
     drawn = {}
     monkeypatch.setattr(page, "bars", lambda ratios, path, label: drawn.update(ratios["detops"]))
     times = {"detops": 0.5, "torchvision": 4.0, "OpenCV": 2.0}
@@ -41,11 +41,13 @@ def test_a_bar_compares_with_the_fastest_other_library(page, monkeypatch, tmp_pa
 
 def test_all_results_come_from_the_processor_of_the_newest_peers(page, monkeypatch, tmp_path):
     monkeypatch.setattr(page, "RESULTS", tmp_path)
-    with pytest.raises(SystemExit, match="has no peers-"):
+    with pytest.raises(SystemExit, match="contains no peers-"):
         page.newest_peers()
-    for when, name in enumerate(("peers-intel.json", "peers-amd.json", "amd.json", "intel.json")):
+    for timestamp, name in enumerate(
+        ("peers-intel.json", "peers-amd.json", "amd.json", "intel.json")
+    ):
         (tmp_path / name).write_text("{}")
-        os.utime(tmp_path / name, (when, when))
+        os.utime(tmp_path / name, (timestamp, timestamp))
     assert page.newest_peers().name == "peers-amd.json"
     os.utime(tmp_path / "peers-intel.json", (9, 9))
     assert page.full_results(page.newest_peers()) == tmp_path / "intel.json"

@@ -12,7 +12,7 @@ README = ROOT / "README.md"
 OPS = ROOT / "docs" / "ops.md"
 pytestmark = pytest.mark.skipif(not OPS.exists(), reason="needs the source tree")
 # Public names that are neither ops nor modules of ops.
-TOOLS = {"__version__", "cmake_prefix_path", "optimize", "patch_torchvision", "release_memory"}
+NOT_OPS = {"__version__", "cmake_prefix_path", "optimize", "patch_torchvision", "release_memory"}
 
 
 def blocks():
@@ -34,9 +34,9 @@ def test_first_readme_example_gives_the_printed_result():
 def test_other_readme_examples_use_existing_names():
     for block in blocks()[1:]:
         for name in re.findall(r"detops\.([\w.]+)\(", block):
-            thing = detops
-            for part in name.split("."):
-                thing = getattr(thing, part)
+            value = detops
+            for attribute in name.split("."):
+                value = getattr(value, attribute)
         for line in re.findall(r"^from detops.*$", block, re.M):
             exec(line, {})
 
@@ -52,10 +52,10 @@ def test_ops_in_the_readme_table_exist():
 
 def test_every_op_is_in_the_ops_table():
     rows = "\n".join(re.findall(r"^\|.*$", OPS.read_text(), re.M))
-    named = set(re.findall(r"`(\w+)`", rows))
-    missing = set(detops.__all__) - TOOLS - named - {"Axpy", "register_tensor_methods"}
+    listed = set(re.findall(r"`(\w+)`", rows))
+    missing = set(detops.__all__) - NOT_OPS - listed - {"Axpy", "register_tensor_methods"}
     assert not missing
-    assert named <= set(detops.__all__), named - set(detops.__all__)
+    assert listed <= set(detops.__all__), listed - set(detops.__all__)
 
 
 def test_nms_supports_the_dtypes_in_the_readme():

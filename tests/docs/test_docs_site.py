@@ -13,13 +13,13 @@ import detops
 from detops.marks import fill, marks
 
 DOCS = ROOT / "docs"
-FORMS = sorted((ROOT / ".github").rglob("*.yml"))
+YAML_FILES = sorted((ROOT / ".github").rglob("*.yml"))
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / ".github").rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 pytestmark = pytest.mark.skipif(not (ROOT / ".github").exists(), reason="needs the source tree")
 
 
-def module_of(path):
+def load_module(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -43,14 +43,14 @@ def test_links_have_existing_targets(page):
             assert anchor in anchors(target), f"{page}: {path}#{anchor}"
 
 
-@pytest.mark.parametrize("file", FORMS, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", YAML_FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_forms_and_workflows_are_valid_yaml(file):
     assert "name" in yaml.safe_load(file.read_text()) or file.stem == "config"
 
 
 def test_table_is_filled_in_between_its_marks():
-    begin, end = marks("ops")
-    page = f"before\n{begin}\nold\n{end}\nafter\n"
+    start, end = marks("ops")
+    page = f"before\n{start}\nold\n{end}\nafter\n"
     assert fill(page, "ops", "new\n") == page.replace("old", "new")
 
 
@@ -64,15 +64,15 @@ def test_page_without_both_marks_raises(order):
 def test_every_public_name_is_on_an_api_page():
     text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     listed = re.findall(r"^\.\. auto(?:function|class):: (?:detops\.)?(\w+)$", text, re.M)
-    wanted = set(detops.__all__) - {"__version__", "cmake_prefix_path"}
-    assert wanted <= set(listed)
+    public = set(detops.__all__) - {"__version__", "cmake_prefix_path"}
+    assert public <= set(listed)
     assert len(listed) == len(set(listed))
 
 
 @pytest.mark.slow
 def test_pages_show_exactly_the_drawn_figures(tmp_path):
     pytest.importorskip("matplotlib")
-    drawn = {path.name for path in module_of(DOCS / "figures.py").draw(tmp_path)}
+    drawn = {path.name for path in load_module(DOCS / "figures.py").draw(tmp_path)}
     pages = {page: page.read_text() for page in (DOCS / "api").glob("*.md")}
     shown = re.findall(r"figure\} figures/(\S+)", "\n".join(pages.values()))
     assert sorted(shown) == sorted(drawn)
@@ -102,7 +102,7 @@ def test_gallery_example_runs_and_saves_a_figure(example, tmp_path):
 def test_formulas_are_rendered_as_mathml():
     pytest.importorskip("latex2mathml")
     pytest.importorskip("sphinx")
-    mathml = module_of(DOCS / "mathml.py")
+    mathml = load_module(DOCS / "mathml.py")
     from docutils import nodes
 
     class Translator:

@@ -43,9 +43,9 @@ def view(x, file):
 def folder(tmp_path, monkeypatch):
     """Writes the data of the page, and random weights in place of the torchvision weights."""
     monkeypatch.chdir(tmp_path)
-    for place, name in enumerate(("train", "val")):
-        view(150 * place, tmp_path / "my" / f"{name}.png")
-        view(150 * place + 75, tmp_path / "my" / "images" / name / "a.png")
+    for number, name in enumerate(("train", "val")):
+        view(150 * number, tmp_path / "my" / f"{name}.png")
+        view(150 * number + 75, tmp_path / "my" / "images" / name / "a.png")
         labels = tmp_path / "my" / "labels" / name / "a.txt"
         labels.parent.mkdir(parents=True)
         labels.write_text("2 0.5 0.5 0.4 0.4\n")
@@ -73,23 +73,23 @@ def folder(tmp_path, monkeypatch):
 # One test, because later commands use the files of earlier ones.
 @pytest.mark.exhaustive
 def test_commands_of_the_page_write_their_files(folder, capsys):
-    done = []
-    for words in commands():
-        more = SHORTER if words[1] == "train" else []
-        assert cli.main([*words[1:], *more]) == 0, (words, capsys.readouterr().err)
-        done.append((words[1], capsys.readouterr()))
-    kinds = [kind for kind, _ in done]
+    outputs = []
+    for arguments in commands():
+        shortened = SHORTER if arguments[1] == "train" else []
+        assert cli.main([*arguments[1:], *shortened]) == 0, (arguments, capsys.readouterr().err)
+        outputs.append((arguments[1], capsys.readouterr()))
+    kinds = [kind for kind, _ in outputs]
     assert kinds == ["data"] * 2 + ["train"] * 2 + ["eval", "detect"] + ["train"] * 2
-    assert "boxes match no anchor" in done[0][1].out and "no problems" in done[1][1].out
+    assert "boxes match no anchor" in outputs[0][1].out and "no problems" in outputs[1][1].out
     for number in (6, 7):
-        assert done[number][1].err.count("skipped, trained from scratch") == 2
+        assert outputs[number][1].err.count("skipped, trained from scratch") == 2
 
-    mine = folder / "runs" / "mine"
+    run = folder / "runs" / "mine"
     for row in re.findall(r"^\| `([\w./]+)`", PAGE.read_text().split("`runs/mine` |")[1], re.M):
         if row != "checkpoint_000500.pt":
-            assert (mine / row).is_file(), row
-    assert len(list((mine / "best").iterdir())) == 3
-    assert {"step", "AP"} <= load_checkpoint(mine / "best.pt").keys()
+            assert (run / row).is_file(), row
+    assert len(list((run / "best").iterdir())) == 3
+    assert {"step", "AP"} <= load_checkpoint(run / "best.pt").keys()
     assert (folder / "checked" / "2_box_sizes.png").is_file()
     assert load_checkpoint(folder / "runs/tuned/weights.pt")["names"] == CLASSES
     assert load_checkpoint(folder / "runs/from_coco/weights.pt")["names"] == ["tree"]
@@ -103,8 +103,8 @@ def test_python_of_the_page_prints_names_and_box_shape(folder, capsys):
 
 
 def test_example_config_equals_the_torchvision_config():
-    own = ["MODEL.WEIGHT", "", "MODEL.ROI_BOX_HEAD.NUM_CLASSES", 2]
-    own += ["MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 128]
+    overrides = ["MODEL.WEIGHT", "", "MODEL.ROI_BOX_HEAD.NUM_CLASSES", 2]
+    overrides += ["MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 128]
     names = ("tree_crowns_from_coco", "torchvision_faster_rcnn_R_50_FPN")
-    ours, theirs = (load_config(PACKAGE / "configs" / f"{n}.yaml", own).MODEL for n in names)
+    ours, theirs = (load_config(PACKAGE / "configs" / f"{n}.yaml", overrides).MODEL for n in names)
     assert ours == theirs

@@ -10,35 +10,37 @@ import torch
 
 import detops
 
-ROOMS = ["ops", "config", "modeling", "engine", "data", "export", "compat", "distributed"]
-ROOMS += ["visualize"]
+SUBPACKAGES = ["ops", "config", "modeling", "engine", "data", "export", "compat", "distributed"]
+SUBPACKAGES += ["visualize"]
 if all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
-    ROOMS.append("serve")
+    SUBPACKAGES.append("serve")
 
 
 def public(module):
     """Yields the public functions and classes of a module; errors need no example."""
     names = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
     for name in names:
-        thing = getattr(module, name)
-        own = (getattr(thing, "__module__", None) or "").startswith(module.__name__)
-        if not own or not (inspect.isfunction(thing) or inspect.isclass(thing)):
+        value = getattr(module, name)
+        is_own = (getattr(value, "__module__", None) or "").startswith(module.__name__)
+        if not is_own or not (inspect.isfunction(value) or inspect.isclass(value)):
             continue
-        if not (inspect.isclass(thing) and issubclass(thing, Exception)):
-            yield name, thing
+        if not (inspect.isclass(value) and issubclass(value, Exception)):
+            yield name, value
 
 
 PUBLIC = dict(public(detops))
-for room in ROOMS:
-    module = importlib.import_module(f"detops.{room}")
-    PUBLIC |= {f"{room}.{name}": thing for name, thing in public(module) if name not in PUBLIC}
+for subpackage in SUBPACKAGES:
+    module = importlib.import_module(f"detops.{subpackage}")
+    PUBLIC |= {
+        f"{subpackage}.{name}": value for name, value in public(module) if name not in PUBLIC
+    }
 MODULES = [
     name for name, x in PUBLIC.items() if inspect.isclass(x) and issubclass(x, torch.nn.Module)
 ]
 
 
-def globals_of(thing):
-    names = vars(inspect.getmodule(inspect.unwrap(thing)))
+def example_globals(value):
+    names = vars(inspect.getmodule(inspect.unwrap(value)))
     return {"torch": torch, "detops": detops, **names}
 
 
@@ -52,9 +54,9 @@ def test_public_docstring_has_an_example(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_example_gives_its_output(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    thing = PUBLIC[name]
+    value = PUBLIC[name]
     parsed = doctest.DocTestParser().get_doctest(
-        inspect.getdoc(thing), globals_of(thing), name, None, None
+        inspect.getdoc(value), example_globals(value), name, None, None
     )
     report = []
     doctest.DocTestRunner().run(parsed, out=report.append)

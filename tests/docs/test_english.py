@@ -13,7 +13,7 @@ import pytest
         (english.of_markdown, "```\nanew\n```\nDraws the weights anew, not `anew`.\n"),
     ],
 )
-def test_prose_is_found_at_its_line_and_code_is_not(reader, text):
+def test_checker_reads_prose_with_line_numbers_and_skips_code(reader, text):
     found = [(line, sentence) for line, sentence in reader(text) if "anew" in sentence]
     assert [line for line, _ in found] == [4 if reader is english.of_markdown else 3]
 

@@ -68,7 +68,7 @@ def test_ray_example_finds_what_the_detector_finds(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     options = ["--output", tmp_path / "found", "--detectors", 1]
     out = run(EXAMPLES / "detect_with_ray.py", folder, *options)
-    assert f"4 pictures in {tmp_path / 'found'}, 1 of them could not be read" in out
+    assert f"4 images in {tmp_path / 'found'}, 1 of them unreadable" in out
     rows = pandas.read_parquet(tmp_path / "found").set_index("path")
     detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")
     for path, row in rows.iterrows():

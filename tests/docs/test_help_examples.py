@@ -57,8 +57,8 @@ def coco(file, names, count=2):
 
 
 def voc(folder, name, objects):
-    for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
-        (folder / part).mkdir(parents=True)
+    for subfolder in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / subfolder).mkdir(parents=True)
     Image.open(VAL).crop((0, 0, 80, 70)).save(folder / "JPEGImages" / f"{name}.jpg")
     (folder / "ImageSets" / "Main" / "test.txt").write_text(f"{name}\n")
     boxes = "".join(
@@ -95,27 +95,28 @@ def test_help_examples_run_as_written(folder, monkeypatch, capsys):
     for words in examples(train):
         if words[0] == "torchrun":
             command = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
-            longer = [*SHORTER, "SOLVER.MAX_ITER", "3"]
-            done = subprocess.run(
-                [*command, *longer], env=environment(OMP_NUM_THREADS="1"), capture_output=True
+            options = [*SHORTER, "SOLVER.MAX_ITER", "3"]
+            process = subprocess.run(
+                [*command, *options], env=environment(OMP_NUM_THREADS="1"), capture_output=True
             )
-            assert done.returncode == 0, done.stderr.decode()
+            assert process.returncode == 0, process.stderr.decode()
             continue
-        told = run([*words, *SHORTER], capsys)
+        printed = run([*words, *SHORTER], capsys)
         if "--weights" in words:
-            assert told.err.count("skipped, trained from scratch") == 2
+            assert printed.err.count("skipped, trained from scratch") == 2
             for layer, width in (("cls_score", 256), ("bbox_pred", 256)):
-                assert f"predictor.{layer}.weight is [" in told.err and f", {width}]" in told.err
+                assert f"predictor.{layer}.weight is [" in printed.err
+                assert f", {width}]" in printed.err
     assert load_checkpoint(folder / "runs/trees/checkpoint.pt")["training"]["step"] == 3
-    mine = load_checkpoint(folder / "runs/mine/weights.pt")
-    assert mine["names"] == ["oak", "pine", "house"]
+    checkpoint = load_checkpoint(folder / "runs/mine/weights.pt")
+    assert checkpoint["names"] == ["oak", "pine", "house"]
     assert set(json.loads((folder / "runs/mine/results.json").read_text())["evaluation"]) == {
         "val.json"
     }
 
     network = load_config(PACKAGE / "configs" / "faster_rcnn_R_50_FPN_1x.yaml")
     torch.save({"model": build_detection_model(network).state_dict()}, "model_final.pth")
-    run(examples(export_command)[0], capsys)  # The last example of eval rates this file.
-    rated = [run([*words, "--device", "cpu"], capsys).out for words in examples(evaluate_command)]
-    assert len(rated) == 5 and all("AP50" in text for text in rated)
+    run(examples(export_command)[0], capsys)  # The last example of eval evaluates this file.
+    outputs = [run([*words, "--device", "cpu"], capsys).out for words in examples(evaluate_command)]
+    assert len(outputs) == 5 and all("AP50" in text for text in outputs)
     assert json.loads((folder / "results.json").read_text())["images"] == 2

@@ -19,7 +19,7 @@ TRAINED = [
 ]
 
 
-def targets_of(images):
+def make_targets(images):
     """Returns three objects per image, and a seed that draws the samples of the losses."""
     corners = torch.tensor([[4.0, 6.0], [20.0, 10.0], [2.0, 30.0]])
     sizes = torch.tensor([[36.0, 44.0], [40.0, 50.0], [31.0, 30.0]])
@@ -47,17 +47,17 @@ def step(model, call, images, targets):
 def test_compiled_training_step_equals_eager(name, backend):
     model = detector_of(name).train()
     images = images_of((64, 80), (64, 80))[:2]
-    targets = targets_of(images)
+    targets = make_targets(images)
     with torch.enable_grad():
         losses, gradients = step(model, model, images, targets)
         compiled = torch.compile(model, backend=backend)
-        their_losses, their_gradients = step(model, compiled, images, targets)
+        compiled_losses, compiled_gradients = step(model, compiled, images, targets)
     model.eval()
     assert all(loss > 0 for loss in losses.values()) and len(gradients) > 10
-    assert set(gradients) == set(their_gradients)
-    torch.testing.assert_close(their_losses, losses, rtol=1e-4, atol=1e-5)
+    assert set(gradients) == set(compiled_gradients)
+    torch.testing.assert_close(compiled_losses, losses, rtol=1e-4, atol=1e-5)
     for key, gradient in gradients.items():
         scale = gradient.abs().max().item()
         torch.testing.assert_close(
-            their_gradients[key], gradient, rtol=1e-3, atol=1e-4 * scale + 1e-6, msg=key
+            compiled_gradients[key], gradient, rtol=1e-3, atol=1e-4 * scale + 1e-6, msg=key
         )

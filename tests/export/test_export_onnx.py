@@ -54,7 +54,7 @@ class OpenVino:
 RUNTIMES = [OnnxRuntime, OpenVino]
 
 
-class Calls(torch.nn.Module):
+class FunctionModule(torch.nn.Module):
     def __init__(self, function):
         super().__init__()
         self.function = function
@@ -63,8 +63,8 @@ class Calls(torch.nn.Module):
         return self.function(*inputs)
 
 
-def boxes(count, spread=200.0):
-    return random_boxes(count, spread)
+def boxes(count, extent=200.0):
+    return random_boxes(count, extent)
 
 
 def rois(count, images=2):
@@ -72,81 +72,81 @@ def rois(count, images=2):
     return torch.cat([index.float(), boxes(count)], 1)
 
 
-def turned(count):
+def rotated_rois(count):
     generator = torch.Generator().manual_seed(2)
     box = torch.rand(count, 5, generator=generator) * torch.tensor([260.0, 260, 80, 80, 360])
     index = torch.arange(count).remainder(2).unsqueeze(1)
     return torch.cat([index.float(), box - torch.tensor([20.0, 20, -1, -1, 180])], 1)
 
 
-def odd_boxes(count):
+def malformed_boxes(count):
     """Returns boxes, some of them empty, inverted, NaN or infinite."""
-    made = boxes(count)
-    made[:4] = torch.tensor(
+    result = boxes(count)
+    result[:4] = torch.tensor(
         [[5.0, 5, 5, 9], [9, 9, 3, 3], [torch.nan, 1, 5, 5], [1, 1, torch.inf, 5]]
     )
-    return made
+    return result
 
 
-A, BOTH = {0: Dim.DYNAMIC}, {2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+N, HW = {0: Dim.DYNAMIC}, {2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
 SCORES = torch.linspace(0, 1, 200)[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
 MAP = torch.rand(2, 8, 40, 60, generator=torch.Generator().manual_seed(1))
 PYRAMID = [torch.rand(2, 4, 80 >> i, 120 >> i) for i in range(3)]
 WEIGHTS = [10.0, 10, 5, 5]
 CASES = {
-    "nms": (lambda b, s: detops.nms(b, s, 0.5), (boxes(200), SCORES), (A, A)),
+    "nms": (lambda b, s: detops.nms(b, s, 0.5), (boxes(200), SCORES), (N, N)),
     "nms, limited": (
         lambda b, s: detops.nms(b, s, 0.5, score_threshold=0.3, max_output=9),
         (boxes(200), SCORES),
-        (A, A),
+        (N, N),
     ),
     "batched_nms, limited": (
         lambda b, s, i: detops.batched_nms(b, s, i, 0.5, score_threshold=0.3, max_output=9),
         (boxes(200), SCORES, torch.arange(200).remainder(7)),
-        (A, A, A),
+        (N, N, N),
     ),
     "batched_nms": (
         lambda b, s, i: detops.batched_nms(b, s, i, 0.5),
         (boxes(200), SCORES, torch.arange(200).remainder(7) * 1000),
-        (A, A, A),
+        (N, N, N),
     ),
-    "roi_align": (lambda x, r: detops.roi_align(x, r, (7, 5), 0.2, 2), (MAP, rois(50)), (BOTH, A)),
+    "roi_align": (lambda x, r: detops.roi_align(x, r, (7, 5), 0.2, 2), (MAP, rois(50)), (HW, N)),
     "roi_align, aligned and adaptive": (
         lambda x, r: detops.roi_align(x, r, (7, 5), 0.2, aligned=True),
         (MAP, rois(50)),
-        (BOTH, A),
+        (HW, N),
     ),
     "multiscale_roi_align": (
         lambda x, y, z, r: detops.multiscale_roi_align(
             [x, y, z], r, 7, [0.25, 0.125, 0.0625], 2, canonical_scale=64, canonical_level=3
         ),
         (*PYRAMID, rois(60)),
-        (BOTH, BOTH, BOTH, A),
+        (HW, HW, HW, N),
     ),
     "roi_align_rotated": (
         lambda x, r: detops.roi_align_rotated(x, r, (7, 5), 0.2, 2),
-        (MAP, turned(60)),
-        (BOTH, A),
+        (MAP, rotated_rois(60)),
+        (HW, N),
     ),
     "encode_boxes": (
-        lambda b, a: detops.encode_boxes(b, a, WEIGHTS), (boxes(40), boxes(40) + 1), (A, A)
+        lambda b, a: detops.encode_boxes(b, a, WEIGHTS), (boxes(40), boxes(40) + 1), (N, N)
     ),
     "decode_boxes": (
-        lambda d, a: detops.decode_boxes(d, a, WEIGHTS), (torch.randn(40, 12), boxes(40)), (A, A)
+        lambda d, a: detops.decode_boxes(d, a, WEIGHTS), (torch.randn(40, 12), boxes(40)), (N, N)
     ),
     "paste_masks_in_image": (
         lambda m, b: detops.paste_masks_in_image(m, b, (150, 170)),
-        (torch.rand(40, 1, 14, 20), odd_boxes(40)),
-        (A, A),
+        (torch.rand(40, 1, 14, 20), malformed_boxes(40)),
+        (N, N),
     ),
     "deform_conv2d": (
         lambda x, o, m, w: detops.deform_conv2d(x, o, w, None, 1, 1, 1, m),
         (MAP, torch.randn(2, 36, 40, 60), torch.rand(2, 18, 40, 60), torch.rand(8, 4, 3, 3)),
-        (BOTH, BOTH, BOTH, None),
+        (HW, HW, HW, None),
     ),
     "winograd_conv2d": (
         torch.ops.detops.winograd_conv2d, (MAP, torch.rand(4, 8, 3, 3), torch.rand(4)),
-        (BOTH, None, None),
+        (HW, None, None),
     ),
 }  # fmt: skip
 
@@ -154,7 +154,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_op_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
     function, inputs, dynamic = CASES[name]
-    program = torch.export.export(Calls(function), inputs, dynamic_shapes=(dynamic,))
+    program = torch.export.export(FunctionModule(function), inputs, dynamic_shapes=(dynamic,))
     file = tmp_path / "op.onnx"
     torch.onnx.export(
         program, (), custom_translation_table=translations(), opset_version=20, verbose=False
@@ -189,7 +189,7 @@ def test_detector_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
     """One file handles images of any size."""
     model = detector_of(name, ("INPUT.MIN_SIZE_TEST", 0))
     onnx(model, tmp_path / "detector.onnx")
-    *images, nothing = images_of((160, 200), (200, 160), (129, 311))
+    *images, blank = images_of((160, 200), (200, 160), (129, 311))
     for runtime in RUNTIMES:
         run = runtime(tmp_path / "detector.onnx")
         for image in images:
@@ -197,7 +197,7 @@ def test_detector_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
             assert len(expected["boxes"]) > 0
             assert_same_detections(run(image.numpy()), expected)
     run = OnnxRuntime(tmp_path / "detector.onnx")
-    assert_same_detections(run(nothing.numpy()), model([nothing])[0])
+    assert_same_detections(run(blank.numpy()), model([blank])[0])
 
 
 @pytest.mark.exhaustive
@@ -216,8 +216,8 @@ def test_trained_detector_in_onnx_finds_the_same(tmp_path):
         for image, detections in zip(images, expected, strict=True):
             assert (detections["scores"] > 0.5).sum() > 5
             assert_same_detections(run(image.numpy()), detections)
-    nothing = np.full((3, 160, 200), np.nan, np.float32)
-    assert_same_detections(OnnxRuntime(tmp_path / "trees.onnx")(nothing), empty)
+    blank = np.full((3, 160, 200), np.nan, np.float32)
+    assert_same_detections(OnnxRuntime(tmp_path / "trees.onnx")(blank), empty)
 
 
 class SoftNMS(torch.nn.Module):

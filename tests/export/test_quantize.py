@@ -19,33 +19,33 @@ pytestmark = pytest.mark.slow
 TREES, SHAPES = (TREE_CROWNS.parent / name / "weights.pt" for name in ("tree_crowns", "shapes"))
 
 
-def run(capsys, *words):
-    status = cli.main(list(map(str, words)))
+def run(capsys, *arguments):
+    status = cli.main(list(map(str, arguments)))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
 
-def layers(file):
+def quantized_layers(file):
     """Maps the names of weights in a file to whether their products run in 8 bits."""
     import onnx
 
     graph = onnx.load(file).graph
-    made = {out: node for node in graph.node for out in node.output}
+    producers = {out: node for node in graph.node for out in node.output}
     names = {}
     for node in graph.node:
         if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
-            source = made.get(node.input[1])
+            source = producers.get(node.input[1])
             weight = node.input[1] if source is None else source.input[0]
             names[weight] = source is not None and source.op_type == "DequantizeLinear"
     return names
 
 
 def ap50(capsys, tmp_path, weights, data):
-    file = tmp_path / "rated.json"
+    file = tmp_path / "metrics.json"
     status, _, err = run(capsys, "eval", "--weights", weights, "--data", data, "--output", file)
     assert status == 0, err
-    rated = json.loads(file.read_text())
-    return [rated["AP50"]] + ([rated["segm"]["AP50"]] if "segm" in rated else [])
+    metrics = json.loads(file.read_text())
+    return [metrics["AP50"]] + ([metrics["segm"]["AP50"]] if "segm" in metrics else [])
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +61,16 @@ def shapes(tmp_path_factory):
 def test_int8_command_keeps_the_ap_of_trees(tmp_path, capsys, monkeypatch):
     """The photograph for the command is cut into tiles."""
     file = tmp_path / "new" / "int8.onnx"
-    words = ("export", "--format", "onnx", "--int8", TREE_CROWNS / "train.jpg", "--output")
-    status, out, err = run(capsys, *words, file)
+    arguments = ("export", "--format", "onnx", "--int8", TREE_CROWNS / "train.jpg", "--output")
+    status, out, err = run(capsys, *arguments, file)
     assert status == 0 and "of 70 detections" in out, err
-    quantized = layers(file)
-    kept = [name for name, is_in_8_bits in quantized.items() if not is_in_8_bits]
-    assert all(any(part in name for part in ("stem", "cls_", "bbox_pred")) for name in kept)
-    assert 5 <= len(kept) < len(quantized) / 2
+    is_quantized = quantized_layers(file)
+    float_layers = [name for name, is_in_8_bits in is_quantized.items() if not is_in_8_bits]
+    assert all(
+        any(name_part in name for name_part in ("stem", "cls_", "bbox_pred"))
+        for name in float_layers
+    )
+    assert 5 <= len(float_layers) < len(is_quantized) / 2
     val = TREE_CROWNS / "val.json"
     found, expected = (ap50(capsys, tmp_path, weights, val) for weights in (file, TREES))
     assert expected[0] > 0.5 and abs(found[0] - expected[0]) <= 0.01
@@ -76,7 +79,7 @@ def test_int8_command_keeps_the_ap_of_trees(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(export, "onnx", lambda *_, **__: None)
     monkeypatch.setattr(export, "quantize", lambda _, other, __: shutil.copy(file, other))
     monkeypatch.setattr(command, "ROUNDED", command.ROUNDED._replace(iou=1.1))
-    status, _, err = run(capsys, *words, tmp_path / "x.onnx")
+    status, _, err = run(capsys, *arguments, tmp_path / "x.onnx")
     assert status == 1 and "misses 70 of 70 detections" in err and "use other --int8 images" in err
 
 
@@ -92,7 +95,7 @@ def test_quantized_detector_keeps_the_ap_of_shapes(shapes, tmp_path, capsys):
     assert all(abs(one - other) <= 0.01 for one, other in zip(found, expected, strict=True))
 
 
-class Bright(torch.nn.Module):
+class BrightPixelDetector(torch.nn.Module):
     """Finds a box where the first pixels are bright, and nothing in an image of NaN."""
 
     def __init__(self):
@@ -107,18 +110,18 @@ class Bright(torch.nn.Module):
 
 def test_invalid_quantization_raises(tmp_path, capsys):
     source, images = tmp_path / "bright.onnx", [torch.rand(3, 64, 96)]
-    export.onnx(Bright().eval(), source)
+    export.onnx(BrightPixelDetector().eval(), source)
     with pytest.raises(ValueError, match=r"quantize: file must end in \.onnx, got x\.pt2"):
         export.quantize(source, "x.pt2", images)
-    for none in ([], [torch.full((3, 64, 96), torch.nan)]):
+    for empty in ([], [torch.full((3, 64, 96), torch.nan)]):
         with pytest.raises(ValueError, match="no image has a detection"):
-            export.quantize(source, tmp_path / "x.onnx", none)
+            export.quantize(source, tmp_path / "x.onnx", empty)
     (tmp_path / "empty").mkdir()
     for path, text in (
         (tmp_path / "none", "no such file or folder"),
         (tmp_path / "empty", "no files in it"),
     ):
-        words = ("export", "--format", "onnx", "--output", tmp_path / "x.onnx", "--int8", path)
-        status, _, err = run(capsys, *words)
+        arguments = ("export", "--format", "onnx", "--output", tmp_path / "x.onnx", "--int8", path)
+        status, _, err = run(capsys, *arguments)
         assert status == 2 and text in err and err.count("\n") == 1, err
     assert not (tmp_path / "x.onnx").exists()

@@ -72,7 +72,7 @@ def check_example(example, torch_lib=None):
     assert [name for name, _, _ in results] == [
         "nms", "boxes", "labels", "scores", "roi_align", "pyramid", "masks"
     ]  # fmt: skip
-    assert all(int(size) > 0 and word == "as in Python" for _, size, word in results)
+    assert all(int(size) > 0 and verdict == "matches Python" for _, size, verdict in results)
     assert "detops.nms: boxes must be [N, 4], got [27, 5]" in out
     return re.findall(r"running with (\S+)", out)[0]
 
@@ -95,7 +95,7 @@ def test_cpp_example_reports_wrong_results(example, tmp_path):
     damaged.write_bytes(data[:at] + bytes([data[at] + 1]) + data[at + 1 :])
     result = subprocess.run([program, damaged], capture_output=True, text=True)
     assert result.returncode == 1
-    assert re.findall(r"(\w+) .* NOT as in Python", result.stdout) == ["labels"]
+    assert re.findall(r"(\w+) .* DIFFERS from Python", result.stdout) == ["labels"]
 
 
 @pytest.mark.parametrize("program", ["calls", "by_name"])
@@ -111,10 +111,10 @@ def test_cpp_programs_run_with_another_pytorch(example, programs):
 
 
 def test_cmake_reports_a_missing_libtorch(tmp_path):
-    alone = tmp_path / "detops"
-    shutil.copytree(detops.cmake_prefix_path, alone / "share" / "cmake")
+    prefix = tmp_path / "detops"
+    shutil.copytree(detops.cmake_prefix_path, prefix / "share" / "cmake")
     result = subprocess.run(
-        [CMAKE, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={alone}"],
+        [CMAKE, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
         capture_output=True,
         text=True,
     )

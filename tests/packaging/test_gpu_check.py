@@ -30,7 +30,7 @@ def test_unknown_step_is_rejected(capsys):
     with pytest.raises(SystemExit) as caught:
         gpu_check.main(["--only", "tests,soup"])
     assert caught.value.code == 2
-    assert "no step soup; there are build, calls, tests" in capsys.readouterr().err
+    assert "unknown step soup: expected build, calls, tests" in capsys.readouterr().err
 
 
 def row(op, case, ours, theirs, layout="", dtype="float32", **more):
@@ -80,13 +80,13 @@ def test_floors_are_compared_with_measured_speedups():
 
 
 def test_bandwidth_below_80_percent_fails():
-    moved = [
+    results = [
         row("axpy", "9", 1.0, None, bytes=80, bandwidth=True),
         row("gdh", "9", 1.0, None, bytes=79, bandwidth=True),
         row("nms", "9", 1.0, None, bytes=1, bandwidth=False),
     ]
-    shares = bandwidth({"results": moved, "bandwidth_bytes_per_second": {"1": 100.0}})
-    assert [r[-2:] for r in shares] == [["80%", "yes"], ["79%", "**no**"]]
+    rows = bandwidth({"results": results, "bandwidth_bytes_per_second": {"1": 100.0}})
+    assert [r[-2:] for r in rows] == [["80%", "yes"], ["79%", "**no**"]]
 
 
 JUNIT = """<testsuites><testsuite>
@@ -140,19 +140,19 @@ def test_sanitizer_report_separates_our_errors_from_others():
     assert gpu_check.read_sanitizer(clean) == ([], 0)
 
 
-def a_check(folder, seconds=60.0, earlier=None):
+def make_check(folder, seconds=60.0, earlier=None):
     deadline = time.monotonic() + seconds
     return gpu_check.Check(folder, deadline, earlier or {}, folder / "x.json", 2, 2)
 
 
 def test_check_runs_a_program_until_the_deadline(tmp_path):
-    check = a_check(tmp_path)
+    check = make_check(tmp_path)
     assert check.run("a", [sys.executable, "-c", "import sys; print(1); sys.exit(3)"]) == 3
-    assert check.end_of("a") == ["1"]
-    check = a_check(tmp_path, 0.5)
+    assert check.last_lines("a") == ["1"]
+    check = make_check(tmp_path, 0.5)
     slow = [sys.executable, "-c", "import time; print(2, flush=True); time.sleep(60)"]
     assert check.run("b", slow) is None
-    assert check.left() < 0 and check.run("c", slow) is None and check.end_of("c") == []
+    assert check.seconds_left() < 0 and check.run("c", slow) is None and check.last_lines("c") == []
 
 
 def test_run_of_a_test_file_reports_counts_and_crashes(tmp_path):
@@ -160,21 +160,21 @@ def test_run_of_a_test_file_reports_counts_and_crashes(tmp_path):
     file.write_text(
         "def test_cuda_a(): pass\ndef test_cuda_b(): assert 0\ndef test_c(): assert 0\n"
     )
-    found = gpu_check.test_file(a_check(tmp_path), file)
+    found = gpu_check.test_file(make_check(tmp_path), file)
     assert found["finished"] and (found["passed"], found["failed"]) == (1, 1)
     file.write_text("import os\ndef test_cuda(): os.abort()\n")
-    assert not gpu_check.test_file(a_check(tmp_path), file)["finished"]
+    assert not gpu_check.test_file(make_check(tmp_path), file)["finished"]
 
 
 @pytest.fixture
-def quick_bench(monkeypatch):
+def fast_bench(monkeypatch):
     monkeypatch.setattr(bench_run, "MIN_SECONDS", 1e-4)
     monkeypatch.setattr(bench_run, "WARM_UP_SECONDS", 0.0)
     monkeypatch.setattr(bench_run, "COPY_SIZE", 1000)
     monkeypatch.setattr(bench_run, "MATMUL_SIDE", 8)
 
 
-def test_bench_writes_and_continues_the_cases_of_a_module(tmp_path, quick_bench):
+def test_bench_writes_and_continues_the_cases_of_a_module(tmp_path, fast_bench):
     out = tmp_path / "out.json"
     common = ["box_coder", str(out), "--device", "cpu"]
     gpu_bench.main([*common, "--seconds", "-1"])
@@ -195,13 +195,13 @@ def test_bench_writes_and_continues_the_cases_of_a_module(tmp_path, quick_bench)
 def test_bench_continues_after_a_module_that_crashes(tmp_path, monkeypatch):
     def run(check, log, command, **environment):
         names, output = command[2].split(","), command[3]
-        before = names[: names.index("soft_nms")] if "soft_nms" in names else names
-        rows = [row(name, "9", 1.0, None) for name in before]
-        output.write_text(json.dumps({"results": rows, "finished": before, "device": "a GPU"}))
-        return 0 if before == names else -11
+        finished = names[: names.index("soft_nms")] if "soft_nms" in names else names
+        rows = [row(name, "9", 1.0, None) for name in finished]
+        output.write_text(json.dumps({"results": rows, "finished": finished, "device": "a GPU"}))
+        return 0 if finished == names else -11
 
     monkeypatch.setattr(gpu_check.Check, "run", run)
-    section = gpu_check.bench(a_check(tmp_path))
+    section = gpu_check.bench(make_check(tmp_path))
     assert section["left"] == ["soft_nms"] and not section["passed"]
     assert len(section["results"]) == len(MODULES) - 1
 
@@ -212,7 +212,7 @@ def test_failed_case_is_recorded():
 
     case = bench_run.Case("nms", "9", fail)
     machine = bench_run.Machine("a GPU", {}, {1: 1.0}, {1: 1.0})
-    assert gpu_bench.row_of(case, machine)["error"] == "not today"
+    assert gpu_bench.measure_row(case, machine)["error"] == "not today"
 
 
 CALLS = {
@@ -225,18 +225,18 @@ FILES = {
         "passed": 3, "failed": 1, "skipped": 2, "on_gpu": 2, "finished": True,
         "reasons": {"needs two GPUs": 2}, "failures": ["tests.test_nms.test_d: assert 1"],
     },
-    "test_slow.py": gpu_check.UNWRITTEN | {"finished": False},
+    "test_slow.py": gpu_check.EMPTY_RESULTS | {"finished": False},
 }  # fmt: skip
 
 
 @pytest.fixture
-def a_gpu(monkeypatch):
+def fake_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU, 80GB")
 
 
-def test_results_of_separate_runs_are_merged(a_gpu, monkeypatch, tmp_path, capsys):
-    def lost(check):
+def test_results_of_separate_runs_are_merged(fake_gpu, monkeypatch, tmp_path, capsys):
+    def fail(check):
         raise OSError("no space")
 
     machine = {
@@ -250,7 +250,7 @@ def test_results_of_separate_runs_are_merged(a_gpu, monkeypatch, tmp_path, capsy
         "build": lambda check: {"passed": True},
         "calls": lambda check: {"passed": False, "calls": CALLS, "log": ["the end"]},
         "tests": lambda check: {"passed": False, "files": FILES},
-        "sanitizer": lost,
+        "sanitizer": fail,
         "bench": lambda check: {
             "passed": False, "errors": errors, "left": [], "machine": machine, "results": rows,
         },
@@ -263,7 +263,7 @@ def test_results_of_separate_runs_are_merged(a_gpu, monkeypatch, tmp_path, capsy
     assert data["results"] == rows and data["versions"]["detops"] == "0.1"
     assert list(data["check"]) == list(steps)
     text = (tmp_path / "a-gpu-80gb.md").read_text()
-    for part in (
+    for expected in (
         "# A GPU, 80GB",
         "| build | yes |",
         "| calls | **no** |",
@@ -272,23 +272,23 @@ def test_results_of_separate_runs_are_merged(a_gpu, monkeypatch, tmp_path, capsy
         "- failed: `tests.test_nms.test_d: assert 1`",
         "- `test_slow.py` did not finish",
         "hidden synchronisations: 1.",
-        "- waits 1 times: axpy",
+        "- synchronises 1 times: axpy",
         "differ in 20 runs: 1.",
         "- differs: nms",
         "- fails: gdh: an illegal memory access",
         "OSError: no space",
-        "A copy moves 1,000 GB/s; 80% of that is asked.",
+        "A copy moves 1,000 GB/s; the floor is 80% of that.",
         "| axpy | 9 | float32 | 80% | yes |",
         "| nms | 9 |  | float32 | not today |",
         "not measured",
-        "## How calls ended\n\n```\nthe end",
+        "## Last log lines of calls\n\n```\nthe end",
     ):
-        assert part in text, part
+        assert expected in text, expected
 
 
 def test_missing_sanitizer_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_check, "find_sanitizer", lambda: None)
-    section = gpu_check.sanitizer(a_check(tmp_path))
+    section = gpu_check.sanitizer(make_check(tmp_path))
     assert not section["passed"] and "was not found" in section["missing"]
     data = {"device": "x", "versions": {}, "results": [], "check": {"sanitizer": section}}
     data["check"]["sanitizer"] |= {"seconds": 0.0, "commit": "abc"}
@@ -300,13 +300,13 @@ def test_continued_run_tests_only_unfinished_files(tmp_path, monkeypatch):
 
     def run(check, file):
         ran.append(file.name)
-        return gpu_check.UNWRITTEN | {"finished": True}
+        return gpu_check.EMPTY_RESULTS | {"finished": True}
 
     monkeypatch.setattr(gpu_check, "test_file", run)
     files_of_tests = (ROOT / "tests").rglob("test_*.py")
-    everything = {f.name for f in files_of_tests if gpu_check.uses_gpu(f)}
-    assert {"test_nms.py", "test_cuda.py"} < everything and "test_cli.py" not in everything
-    files = {name: gpu_check.UNWRITTEN | {"finished": True} for name in everything}
+    gpu_files = {f.name for f in files_of_tests if gpu_check.uses_gpu(f)}
+    assert {"test_nms.py", "test_cuda.py"} < gpu_files and "test_cli.py" not in gpu_files
+    files = {name: gpu_check.EMPTY_RESULTS | {"finished": True} for name in gpu_files}
     files["test_nms.py"]["finished"] = False
-    section = gpu_check.tests(a_check(tmp_path, earlier={"files": files}))
-    assert ran == ["test_nms.py"] and section["passed"] and set(section["files"]) == everything
+    section = gpu_check.tests(make_check(tmp_path, earlier={"files": files}))
+    assert ran == ["test_nms.py"] and section["passed"] and set(section["files"]) == gpu_files

@@ -36,7 +36,7 @@ def test_extension_can_be_imported_before_torch():
     assert (code, out) == (0, "True"), err
 
 
-def schemas():
+def registered_ops():
     """Returns the names of all registered ops, whether or not Python exposes them."""
     names = torch._C._dispatch_get_all_op_names()
     return {name.removeprefix("detops::") for name in names if name.startswith("detops::")}
@@ -44,7 +44,7 @@ def schemas():
 
 def test_every_op_is_its_dispatcher_packet():
     packets = {n: o for n, o in vars(detops._C).items() if isinstance(o, OpOverloadPacket)}
-    assert packets.keys() == schemas()
+    assert packets.keys() == registered_ops()
     for name, packet in packets.items():
         assert packet is getattr(torch.ops.detops, name)
 
@@ -55,17 +55,17 @@ def test_stub_matches_the_contracts():
     def without_layout(text):
         return re.sub(r"\s+|,(?=\s*\))", "", text)
 
-    written = (PACKAGE / "_C.pyi").read_text()
-    assert without_layout(written) == without_layout(stub())
-    functions = {node.name for node in ast.parse(written).body if isinstance(node, ast.FunctionDef)}
-    values = {n.target.id for n in ast.parse(written).body if isinstance(n, ast.AnnAssign)}
+    stored = (PACKAGE / "_C.pyi").read_text()
+    assert without_layout(stored) == without_layout(stub())
+    functions = {node.name for node in ast.parse(stored).body if isinstance(node, ast.FunctionDef)}
+    values = {n.target.id for n in ast.parse(stored).body if isinstance(n, ast.AnnAssign)}
     assert functions | values == {name for name in vars(detops._C) if not name.startswith("__")}
 
 
 def test_header_matches_the_contracts():
     """`make header` writes the header; its line breaks may differ."""
-    written = (PACKAGE / "include" / "detops" / "ops.h").read_text()
-    assert re.sub(r"\s+", "", written) == re.sub(r"\s+", "", header())
+    stored = (PACKAGE / "include" / "detops" / "ops.h").read_text()
+    assert re.sub(r"\s+", "", stored) == re.sub(r"\s+", "", header())
 
 
 def test_cmake_config_has_the_package_version():
@@ -82,7 +82,7 @@ def test_public_names_exist():
 
 
 # An editable installation would supply what the copy lacks.
-ALONE = """
+IMPORT_COPY = """
 import sys
 sys.meta_path = [f for f in sys.meta_path if "editable" not in f"{f}{type(f)}"]
 import detops
@@ -90,21 +90,21 @@ import detops
 
 
 @pytest.fixture
-def copied(tmp_path):
+def package_copy(tmp_path):
     copy = tmp_path / "detops"
     copy.mkdir()
     for source in [*PACKAGE.glob("*.py"), *PACKAGE.glob("_C*.so"), PACKAGE / "libdetops.so"]:
         shutil.copy(source, copy)
-    for part in ("ops", "compat", "optimization"):
-        shutil.copytree(PACKAGE / part, copy / part)
+    for subpackage in ("ops", "compat", "optimization"):
+        shutil.copytree(PACKAGE / subpackage, copy / subpackage)
     shutil.copy(PACKAGE.parent / "detops_hook.py", tmp_path)
     return copy
 
 
 @pytest.mark.slow
-def test_old_torch_raises_a_clear_error(copied):
-    old = "import torch; torch.__version__ = '2.9.1+cu128'\n" + ALONE
-    code, _, err = python(old, copied.parent)
+def test_old_torch_raises_a_clear_error(package_copy):
+    old = "import torch; torch.__version__ = '2.9.1+cu128'\n" + IMPORT_COPY
+    code, _, err = python(old, package_copy.parent)
     last = err.strip().splitlines()[-1]
     assert code != 0
     assert last.startswith("ImportError: detops needs torch 2.10 or newer; installed: torch 2.9.1")
@@ -113,12 +113,12 @@ def test_old_torch_raises_a_clear_error(copied):
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["missing", "damaged"])
 @pytest.mark.parametrize("library", ["_C*.so", "libdetops.so"])
-def test_missing_or_damaged_library_raises_a_clear_error(copied, library, broken):
-    (file,) = copied.glob(library)
+def test_missing_or_damaged_library_raises_a_clear_error(package_copy, library, broken):
+    (file,) = package_copy.glob(library)
     file.unlink()
     if broken == "damaged":
         file.write_bytes(b"not a library")
-    code, _, err = python(ALONE, copied.parent)
+    code, _, err = python(IMPORT_COPY, package_copy.parent)
     last = err.strip().splitlines()[-1]
     assert code != 0 and last.startswith("ImportError: detops._C cannot be loaded: ")
     assert "pip install --no-build-isolation" in last
@@ -126,17 +126,17 @@ def test_missing_or_damaged_library_raises_a_clear_error(copied, library, broken
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.version.cuda is None, reason="looks at what PyTorch's own CUDA needs")
-def test_damaged_cuda_library_leaves_the_cpu_ops(copied):
-    (copied / "libdetops_cuda.so").write_bytes(b"not a library")
-    show = ALONE + "print(detops._C.cuda_version, detops.nms.__name__)"
-    code, out, err = python(show, copied.parent)
+def test_damaged_cuda_library_leaves_the_cpu_ops(package_copy):
+    (package_copy / "libdetops_cuda.so").write_bytes(b"not a library")
+    script = IMPORT_COPY + "print(detops._C.cuda_version, detops.nms.__name__)"
+    code, out, err = python(script, package_copy.parent)
     assert (code, out) == (0, "None nms") and "detops runs on the CPU only" in err
 
 
 @pytest.mark.slow
 def test_instruction_set_follows_pytorch():
-    show = "import detops; print(detops._C.cpu_isa())"
-    assert python(show, ATEN_CPU_CAPABILITY="default")[1] == "baseline"
+    script = "import detops; print(detops._C.cpu_isa())"
+    assert python(script, ATEN_CPU_CAPABILITY="default")[1] == "baseline"
     expected = {"DEFAULT": "baseline", "NO AVX": "baseline", "AVX2": "avx2", "AVX512": "avx512"}
     capability = torch.backends.cpu.get_cpu_capability()
     if capability in expected:
@@ -165,16 +165,16 @@ def test_raw_op_warns_of_a_missing_derivative():
 def test_type_checkers_see_the_editable_install(tmp_path):
     """Type checkers find types only through files: they run no import hooks."""
     code = "import importlib.util as u; s = u.find_spec('detops'); print(s.origin if s else '')"
-    outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
-    where = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=outside
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
+    origin = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
-    if where.stdout.strip() != str(PACKAGE / "__init__.py"):
+    if origin.stdout.strip() != str(PACKAGE / "__init__.py"):
         pytest.skip("this source tree is not installed")
     (tmp_path / "user.py").write_text("import detops\n\nreveal_type(detops.nms)\n")
     command = ("-m", "mypy", "--follow-imports", "silent", "user.py")
-    seen = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, env=outside
+    result = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
-    assert seen.returncode == 0, seen.stdout
-    assert "iou_threshold: float" in seen.stdout
+    assert result.returncode == 0, result.stdout
+    assert "iou_threshold: float" in result.stdout

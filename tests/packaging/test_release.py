@@ -19,7 +19,7 @@ def test_libraries_use_only_the_stable_abi():
     if shutil.which("readelf") is None or PACKAGE.parent != ROOT:
         pytest.skip("needs binutils, and the libraries of an ordinary build")
     for library in PACKAGE.glob("*.so"):
-        assert symbols.faults(library) == []
+        assert symbols.abi_violations(library) == []
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="needs binutils")
@@ -28,21 +28,21 @@ def test_symbols_outside_the_stable_abi_are_reported(tmp_path):
 
     library = tmp_path / "libdetops.so"
     library.symlink_to(Path(torch.__file__).parent / "lib" / "libshm.so")
-    shown = "\n".join(symbols.faults(library))
-    assert "C++ symbol of PyTorch: " in shown and "linked with libc10.so" in shown
-    assert "shows a symbol of its own: " in shown
+    violations = "\n".join(symbols.abi_violations(library))
+    assert "C++ symbol of PyTorch: " in violations and "links against libc10.so" in violations
+    assert "exports an unexpected symbol: " in violations
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(detops._C.emulated, reason="the results are the CPU's own")
 def test_results_equal_the_stored_ones():
-    run = subprocess.run(
+    result = subprocess.run(
         [sys.executable, smoke.__file__],
         capture_output=True,
         text=True,
         env=environment(),
     )
-    assert run.returncode == 0, run.stdout + run.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_differing_sizes_and_values_are_reported():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-FINDS_NOTHING = "raise ImportError('not installed')\n"
+RAISES_IMPORT_ERROR = "raise ImportError('not installed')\n"
 
 
 def package(folder: Path, files: dict[str, str]) -> None:
@@ -52,34 +52,35 @@ MISSING = {
     "glibc": (
         {"sitecustomize.py": "import platform\nplatform.libc_ver = lambda: ('', '')\n"},
         {},
-        "detops builds on Linux with glibc, and found none",
+        "detops builds only on Linux with glibc, but found no glibc",
     ),
     "setuptools": (
-        {"setuptools.py": FINDS_NOTHING},
+        {"setuptools.py": RAISES_IMPORT_ERROR},
         {},
-        "detops builds with setuptools 77 or newer: pip install -U setuptools (not installed)",
+        "detops requires setuptools 77 or newer to build: pip install -U setuptools "
+        "(not installed)",
     ),
-    "a younger setuptools": (
+    "a recent setuptools": (
         {
             "setuptools/__init__.py": "__version__ = '76.1.0'\nExtension = setup = None\n",
             "setuptools/command/__init__.py": "",
             "setuptools/command/bdist_wheel.py": "bdist_wheel = None\n",
         },
         {},
-        "detops builds with setuptools 77 or newer: pip install -U setuptools (found 76.1.0)",
+        "detops requires setuptools 77 or newer to build: pip install -U setuptools (found 76.1.0)",
     ),
     "pybind11": (
-        {"pybind11.py": FINDS_NOTHING},
+        {"pybind11.py": RAISES_IMPORT_ERROR},
         {},
-        "detops builds with pybind11, and found none: pip install pybind11",
+        "detops requires pybind11 to build, but found none: pip install pybind11",
     ),
     "torch": (
-        {"torch.py": FINDS_NOTHING},
+        {"torch.py": RAISES_IMPORT_ERROR},
         {},
-        "detops builds with the headers of an installed PyTorch, and found none: install torch "
-        "2.10 or newer, or build without --no-build-isolation (not installed)",
+        "detops requires the headers of an installed PyTorch to build, but found none: install "
+        "torch 2.10 or newer, or build without --no-build-isolation (not installed)",
     ),
-    "a younger torch": (
+    "a recent torch": (
         pytorch("2.9.1+cpu"),
         {},
         "detops needs torch 2.10 or newer to build, found 2.9.1+cpu",
@@ -93,17 +94,17 @@ MISSING = {
         pytorch("2.15.0", toolkit="12.8"),
         {"FORCE_CUDA": "1"},
         "detops needs a CUDA toolkit of PyTorch's major version (13.2), found 12.8: set CUDA_HOME, "
-        "or FORCE_CUDA=0 for the CPU's half alone",
+        "or FORCE_CUDA=0 to build only the CPU ops",
     ),
     "a CUDA library": (
         pytorch("2.15.0"),
         {"DETOPS_CUDA_LIBRARY": "no/such.so"},
-        "DETOPS_CUDA_LIBRARY needs a library that is built: there is no 'no/such.so'",
+        "DETOPS_CUDA_LIBRARY must be a prebuilt library: there is no 'no/such.so'",
     ),
     "a compiler": (
         pytorch("2.15.0"),
         {"CXX": "no-such-compiler -O2"},
-        "detops is compiled when it is installed, and found no C++ compiler ('no-such-compiler'): "
+        "detops is compiled on installation, but found no C++ compiler ('no-such-compiler'): "
         "install one, for example with apt install g++, or set CXX",
     ),
 }
@@ -118,9 +119,9 @@ def test_missing_requirement_is_reported_in_one_line(tmp_path, missing):
 
 
 def test_backend_reports_missing_setuptools(tmp_path):
-    package(tmp_path, {"setuptools.py": FINDS_NOTHING})
+    package(tmp_path, {"setuptools.py": RAISES_IMPORT_ERROR})
     result = build(tmp_path, ["-c", "import sys; sys.path.insert(1, 'release'); import backend"])
-    message = "detops builds with setuptools 77 or newer: pip install -U setuptools"
+    message = "detops requires setuptools 77 or newer to build: pip install -U setuptools"
     assert (result.returncode, result.stderr) == (1, message + "\n")
 
 
@@ -128,4 +129,6 @@ def test_gpu_without_a_toolkit_builds_only_the_cpu_ops(tmp_path):
     package(tmp_path, pytorch("2.15.0", gpu=True))
     result = build(tmp_path, ["setup.py", "--version"])
     assert result.returncode == 0, result.stderr
-    assert result.stderr == "detops: no CUDA toolkit (CUDA_HOME or nvcc): the CPU's half alone\n"
+    assert (
+        result.stderr == "detops: no CUDA toolkit (CUDA_HOME or nvcc): building only the CPU ops\n"
+    )

@@ -85,8 +85,8 @@ def test_user_program_passes_strict_type_checks(checker, tmp_path):
 def test_type_mistakes_are_reported(checker, tmp_path):
     program = tmp_path / "mistakes.py"
     program.write_text(MISTAKES)
-    wrong = ("detops.", "build_")
-    lines = {k for k, line in enumerate(MISTAKES.splitlines(), 1) if line.startswith(wrong)}
+    prefixes = ("detops.", "build_")
+    lines = {k for k, line in enumerate(MISTAKES.splitlines(), 1) if line.startswith(prefixes)}
     assert set(checker(program, tmp_path)) == lines
 
 

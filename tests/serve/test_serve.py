@@ -38,14 +38,16 @@ def test_page_loads_only_files_of_its_own_server(port):
     assert status == 200 and headers["Content-Type"].startswith("text/html")
     text = page.decode()
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=", text)
-    named = set(re.findall(r'(?:href|src)="([^"#]+)"', text))
+    linked = set(re.findall(r'(?:href|src)="([^"#]+)"', text))
     for file in STATIC.iterdir():
         content = file.read_text()
-        named |= {m.removeprefix("./") for m in re.findall(r'from "([^"]+)"', content)}
-        outside = set(re.findall(r"\bhttps?://[^\"'\s]+", content)) - {"http://www.w3.org/2000/svg"}
-        assert not outside, file
-    assert named | {"index.html"} == {file.name for file in STATIC.iterdir()}
-    for name in named:
+        linked |= {m.removeprefix("./") for m in re.findall(r'from "([^"]+)"', content)}
+        external = set(re.findall(r"\bhttps?://[^\"'\s]+", content)) - {
+            "http://www.w3.org/2000/svg"
+        }
+        assert not external, file
+    assert linked | {"index.html"} == {file.name for file in STATIC.iterdir()}
+    for name in linked:
         status, headers, content = send(port, "GET", f"/{name}")
         assert status == 200 and content == (STATIC / name).read_bytes()
         kind = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -93,9 +95,9 @@ def test_class_colours_match_drawn_images_for_many_classes():
 
 
 def test_detect_returns_boxes_labels_scores_and_masks(port):
-    status, _, answer = send(port, "POST", DETECT, encoded())
-    assert status == 200 and (answer["width"], answer["height"]) == (50, 30)
-    (result,) = answer["results"]
+    status, _, response = send(port, "POST", DETECT, encoded())
+    assert status == 200 and (response["width"], response["height"]) == (50, 30)
+    (result,) = response["results"]
     assert result["model"] == "a" and result["seconds"] > 0
     # The third score is below the floor.
     found = result["detections"]
@@ -104,29 +106,29 @@ def test_detect_returns_boxes_labels_scores_and_masks(port):
     assert found[0]["box"] == [0, 0, 25, 15]
     expected = Finds().found(torch.zeros(3, 30, 50))["masks"][:2, 0]
     assert torch.equal(decode_masks([d["mask"] for d in found], 30, 50).bool(), expected)
-    picture = base64.b64decode(answer["picture"].removeprefix("data:image/jpeg;base64,"))
-    assert Image.open(io.BytesIO(picture)).size == (50, 30)
+    image = base64.b64decode(response["picture"].removeprefix("data:image/jpeg;base64,"))
+    assert Image.open(io.BytesIO(image)).size == (50, 30)
 
 
 def test_two_models_detect_in_one_image(port):
-    _, _, answer = send(port, "POST", "/api/detect?model=b&model=a", encoded())
-    assert [result["model"] for result in answer["results"]] == ["b", "a"]
+    _, _, response = send(port, "POST", "/api/detect?model=b&model=a", encoded())
+    assert [result["model"] for result in response["results"]] == ["b", "a"]
 
 
-class Remembers(Finds):
+class RecordsImage(Finds):
     def found(self, image):
-        self.seen = image
+        self.image = image
         return super().found(image)
 
 
 @pytest.mark.parametrize("format", PHOTO_FORMATS)
 def test_uploads_of_every_format_are_read(format):
-    model = Remembers()
+    model = RecordsImage()
     body = encoded(format)
     with serving({"a": finds(model)}, limits=SMALL) as port:
         status, _, _ = send(port, "POST", DETECT, body)
     assert status == 200
-    assert torch.equal((model.seen * 255).round().byte(), load_image(body))
+    assert torch.equal((model.image * 255).round().byte(), load_image(body))
 
 
 @pytest.mark.parametrize(
@@ -144,10 +146,10 @@ def test_uploads_of_other_modes_are_accepted(port, image, format):
 
 
 def test_uploads_are_rotated_upright(port):
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    status, _, answer = send(port, "POST", DETECT, encoded("JPEG", exif=turned))
-    assert status == 200 and (answer["width"], answer["height"]) == (30, 50)
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
+    status, _, response = send(port, "POST", DETECT, encoded("JPEG", exif=rotated))
+    assert status == 200 and (response["width"], response["height"]) == (30, 50)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_uploads_are_rotated_upright(port):
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
     ],
 )
-def test_uploads_that_are_no_image_are_rejected(port, body):
+def test_uploads_that_are_not_images_are_rejected(port, body):
     message = error_of(port, 415, "POST", DETECT, body)
     assert message == f"image: not a readable image (expected {', '.join(PHOTO_FORMATS)})"
 
@@ -174,10 +176,10 @@ def test_empty_body_is_rejected(port):
 
 
 @pytest.mark.parametrize("format", PHOTO_FORMATS)
-@pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.9])
-def test_truncated_images_are_rejected(port, format, share):
+@pytest.mark.parametrize("fraction", [0.02, 0.1, 0.5, 0.9])
+def test_truncated_images_are_rejected(port, format, fraction):
     body = encoded(format)
-    status, _, content = send(port, "POST", DETECT, body[: int(share * len(body))])
+    status, _, content = send(port, "POST", DETECT, body[: int(fraction * len(body))])
     # Some cuts remove no pixels, only data that follows them in the file.
     assert status == 415 and content["error"].startswith("image: "), content
 
@@ -189,6 +191,6 @@ def test_truncated_images_are_rejected(port, format, share):
 )
 def test_damaged_images_are_read_or_rejected(port, format, changes):
     body = bytearray(encoded(format))
-    for place, value in changes:
-        body[int(place * len(body))] = value
+    for position, value in changes:
+        body[int(position * len(body))] = value
     assert send(port, "POST", DETECT, bytes(body))[0] in (200, 413, 415)

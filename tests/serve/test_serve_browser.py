@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(find_browser() is None, reason="needs Chromium"),
     pytest.mark.skipif(not SHAPES_WEIGHTS.exists(), reason="needs the demonstration's files"),
 ]
-DROP = """([name, content]) => {
+DROP_SCRIPT = """([name, content]) => {
   const bytes = Uint8Array.from(atob(content), (character) => character.charCodeAt(0));
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([bytes], name));
@@ -63,30 +63,30 @@ def page(browser, address):
     """Opens the page; browser errors and requests to other servers fail the test."""
     page = browser.new_page(color_scheme="light", accept_downloads=True)
     page.set_default_timeout(20_000)
-    page.asked, page.complaints = [], []
-    page.on("request", lambda request: page.asked.append(request.url))
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on("console", lambda message: page.complaints.append(message.text))
+    page.request_urls, page.browser_errors = [], []
+    page.on("request", lambda request: page.request_urls.append(request.url))
+    page.on("pageerror", lambda error: page.browser_errors.append(str(error)))
+    page.on("console", lambda message: page.browser_errors.append(message.text))
     page.goto(address)
     page.get_by_role("button", name="Try: shapes").wait_for()
     yield page
-    elsewhere = [url for url in page.asked if not url.startswith((address, "data:", "blob:"))]
+    external = [url for url in page.request_urls if not url.startswith((address, "data:", "blob:"))]
     page.close()
-    assert not elsewhere
-    assert not [text for text in page.complaints if "status of 4" not in text]
+    assert not external
+    assert not [text for text in page.browser_errors if "status of 4" not in text]
 
 
 def drop(page, name, content):
-    page.evaluate(DROP, [name, base64.b64encode(content).decode()])
+    page.evaluate(DROP_SCRIPT, [name, base64.b64encode(content).decode()])
 
 
-def counts(page, place=0):
+def detection_counts(page, figure=0):
     """Returns how many detections a figure shows, and how many there are."""
-    caption = page.locator("figcaption:has-text('detections')").nth(place)
+    caption = page.locator("figcaption:has-text('detections')").nth(figure)
     return tuple(map(int, re.search(r"(\d+) of (\d+)", caption.inner_text()).groups()))
 
 
-def dropped(page):
+def drop_sample(page):
     drop(page, "shapes.png", shapes_sample())
     page.get_by_text("shapes.png: 600 x 400 pixels").wait_for()
 
@@ -96,34 +96,34 @@ def pixels(page, selector):
 
 
 def test_threshold_filters_detections_without_a_request(page, detector):
-    dropped(page)
+    drop_sample(page)
     scores = detector.detect(Image.open(io.BytesIO(shapes_sample())), 0.05)["scores"]
-    assert counts(page) == (int((scores >= 0.5).sum()), len(scores))
-    before, asked = pixels(page, "#figures canvas"), len(page.asked)
+    assert detection_counts(page) == (int((scores >= 0.5).sum()), len(scores))
+    before, request_count = pixels(page, "#figures canvas"), len(page.request_urls)
     threshold = page.locator("#threshold")
     for _ in range(42):
         threshold.press("ArrowRight")
     assert page.locator("#threshold-shown").inner_text() == "0.92"
-    assert counts(page) == (int((scores >= 0.92).sum()), len(scores))
-    assert counts(page)[0] < int((scores >= 0.5).sum())
+    assert detection_counts(page) == (int((scores >= 0.92).sum()), len(scores))
+    assert detection_counts(page)[0] < int((scores >= 0.5).sum())
     assert pixels(page, "#figures canvas") != before
     threshold.press("Home")
-    assert counts(page) == (len(scores), len(scores))
+    assert detection_counts(page) == (len(scores), len(scores))
     assert page.locator("#figures tbody tr").count() == len(scores)
-    assert len(page.asked) == asked  # The page sent no further request.
+    assert len(page.request_urls) == request_count  # The page sent no further request.
 
 
 def test_tags_masks_and_boxes_can_be_hidden(page):
-    dropped(page)
-    whole = pixels(page, "#figures canvas")
-    seen = {whole}
+    drop_sample(page)
+    complete = pixels(page, "#figures canvas")
+    distinct = {complete}
     for name in ("tags", "masks", "boxes"):
         page.get_by_label(name, exact=True).uncheck()
-        seen.add(pixels(page, "#figures canvas"))
-    assert len(seen) == 4
+        distinct.add(pixels(page, "#figures canvas"))
+    assert len(distinct) == 4
 
 
-def test_classes_beyond_the_palette_use_their_given_colour(page):
+def test_classes_beyond_the_palette_use_the_colour_of_the_server(page):
     (colour,) = page.evaluate(
         """async () => {
           const { drawDetections } = await import("/draw.js");
@@ -138,27 +138,27 @@ def test_classes_beyond_the_palette_use_their_given_colour(page):
 
 
 def test_two_models_are_shown_side_by_side(page):
-    dropped(page)
+    drop_sample(page)
     page.get_by_label("Compare with").select_option("b")
     page.locator("#figures canvas").nth(1).wait_for()
     assert page.locator("#figures figure").count() == 2
-    assert counts(page, 1) == (1, 2)
+    assert detection_counts(page, 1) == (1, 2)
     page.get_by_label("Compare with").select_option("")
     page.locator("#figures canvas").nth(1).wait_for(state="detached")
-    assert counts(page)[1] > 2
+    assert detection_counts(page)[1] > 2
 
 
-def saved(page, button):
+def download_file(page, button):
     with page.expect_download() as download:
         page.get_by_role("button", name=button, exact=True).click()
     return download.value
 
 
 def test_results_are_saved_as_json_coco_and_image(page, detector, tmp_path):
-    dropped(page)
-    shown, _ = counts(page)
+    drop_sample(page)
+    shown, _ = detection_counts(page)
     found = detector.detect(Image.open(io.BytesIO(shapes_sample())), 0.5)
-    download = saved(page, "JSON")
+    download = download_file(page, "JSON")
     assert download.suggested_filename == "shapes.json"
     (entry,) = json.loads(download.path().read_text())
     assert (entry["image"], entry["model"]) == ("shapes.png", "shapes")
@@ -167,7 +167,7 @@ def test_results_are_saved_as_json_coco_and_image(page, detector, tmp_path):
     boxes = torch.tensor([d["box"] for d in entry["detections"]])
     torch.testing.assert_close(boxes, found["boxes"])
 
-    download = saved(page, "COCO")
+    download = download_file(page, "COCO")
     assert download.suggested_filename == "shapes.shapes.coco.json"
     download.save_as(tmp_path / "coco.json")
     (tmp_path / "shapes.png").write_bytes(shapes_sample())
@@ -177,21 +177,21 @@ def test_results_are_saved_as_json_coco_and_image(page, detector, tmp_path):
     assert torch.equal(target["labels"], found["labels"])
     assert torch.equal(target["masks"].bool(), found["masks"][:, 0])
 
-    download = saved(page, "Image")
-    picture = Image.open(download.path())
-    assert picture.format == "PNG" and picture.size == (1200, 800)
+    download = download_file(page, "Image")
+    image = Image.open(download.path())
+    assert image.format == "PNG" and image.size == (1200, 800)
 
 
 def test_rejected_files_are_reported_on_the_page(page):
     drop(page, "a.txt", b"no picture")
     page.locator("#status.error").wait_for()
     assert "a.txt: image: not a readable image" in page.locator("#status").inner_text()
-    asked = len(page.asked)
+    request_count = len(page.request_urls)
     drop(page, "large.png", b"x" * 1_000_001)
     page.get_by_text("the limit is 1.0 MB").wait_for()
-    assert len(page.asked) == asked
+    assert len(page.request_urls) == request_count
     assert page.get_by_role("button", name="JSON").is_disabled()
-    dropped(page)
+    drop_sample(page)
     assert page.locator("#status.error").count() == 0
 
 
@@ -214,12 +214,12 @@ def test_page_decodes_rle_masks_exactly(page):
         rles,
     )
     for mask, shape in zip(masks, decoded, strict=True):
-        whole = torch.zeros_like(mask)
+        full = torch.zeros_like(mask)
         if shape is not None:
             left, top, width, alphas = shape
-            part = torch.tensor(alphas).view(-1, width) > 0
-            whole[top : top + len(part), left : left + width] = part
-        assert torch.equal(whole, mask)
+            crop = torch.tensor(alphas).view(-1, width) > 0
+            full[top : top + len(crop), left : left + width] = crop
+        assert torch.equal(full, mask)
 
 
 def test_nms_threshold_is_moved_by_keyboard(page):
@@ -230,23 +230,23 @@ def test_nms_threshold_is_moved_by_keyboard(page):
     page.get_by_text("of 45 boxes are kept").wait_for()
     scene = nms_scene(0, 5)
 
-    def kept(threshold):
+    def kept_text(threshold):
         match = scene["matches"][scene["thresholds"].index(threshold)]
         return f"{len(set(match))} of 45 boxes are kept"
 
-    assert status.inner_text() == kept(0.5)
-    before, asked = pixels(page, "#nms-after"), len(page.asked)
+    assert status.inner_text() == kept_text(0.5)
+    before, request_count = pixels(page, "#nms-after"), len(page.request_urls)
     unsuppressed = pixels(page, "#nms-before")
     threshold = page.locator("#nms-threshold")
     for _ in range(10):
         threshold.press("ArrowRight")
-    assert status.inner_text() == kept(0.7) != kept(0.5)
+    assert status.inner_text() == kept_text(0.7) != kept_text(0.5)
     assert pixels(page, "#nms-after") != before
     assert pixels(page, "#nms-before") == unsuppressed
     threshold.press("End")
     assert status.inner_text() == "45 of 45 boxes are kept"
     assert pixels(page, "#nms-after") == unsuppressed
-    assert len(page.asked) == asked
+    assert len(page.request_urls) == request_count
     page.get_by_role("button", name="Other boxes").click()
     page.wait_for_function(
         "before => document.getElementById('nms-before').toDataURL() !== before", arg=unsuppressed
@@ -263,9 +263,9 @@ def test_ops_tab_updates_roi_align_and_deform_conv2d(page):
         "before => document.getElementById('roi-map').toDataURL() !== before", arg=before
     )
     page.locator("#roi-bins-map").hover()
-    moved = pixels(page, "#roi-map")
+    highlighted = pixels(page, "#roi-map")
     page.mouse.move(0, 0)
-    assert pixels(page, "#roi-map") != moved
+    assert pixels(page, "#roi-map") != highlighted
     page.locator("#roi-bins").press("Home")
     page.get_by_text("1 bins of 4 samples").wait_for()
     assert not status.evaluate("element => element.classList.contains('error')")
@@ -280,12 +280,12 @@ def test_ops_tab_updates_roi_align_and_deform_conv2d(page):
 
 
 def test_hovering_bins_before_the_response_is_harmless(page):
-    held = []
-    page.route("**/api/ops/roi_align*", lambda route: held.append(route))
+    pending = []
+    page.route("**/api/ops/roi_align*", lambda route: pending.append(route))
     page.get_by_role("tab", name="Ops").click()
     page.locator("#roi-bins-map").hover()
     assert page.locator("#roi-status").inner_text() == ""
-    held[0].continue_()
+    pending[0].continue_()
     page.get_by_text("9 bins of 4 samples").wait_for()
 
 

@@ -146,8 +146,8 @@ def test_public_host_is_allowed_with_a_warning(run):
 
 
 def test_unusable_address_is_reported(run):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         status, opened, _, captured = run("--port", str(port))
     assert status == 2 and opened == []
     assert captured.err.startswith(f"detops: error: 127.0.0.1:{port}: cannot listen (")

@@ -40,8 +40,8 @@ def png(width, height, *chunks):
         return struct.pack(">I", len(data)) + kind + data + checksum
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+    all_chunks = [(b"IHDR", header), *chunks, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*item) for item in all_chunks)
 
 
 @pytest.mark.parametrize(
@@ -78,40 +78,43 @@ def request_head(*lines):
 
 
 def test_too_large_content_length_is_rejected_at_once(port):
-    answer = send_raw(port, request_head(f"Content-Length: {SMALL.bytes + 1}"))
-    assert answer.startswith(b"HTTP/1.1 413 ") and b"exceeds the limit of 200,000 bytes" in answer
+    response = send_raw(port, request_head(f"Content-Length: {SMALL.bytes + 1}"))
+    assert (
+        response.startswith(b"HTTP/1.1 413 ") and b"exceeds the limit of 200,000 bytes" in response
+    )
 
 
 def test_endless_body_is_cut_off(port):
     """Without Content-Length, its size is known only by counting."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(request_head("Transfer-Encoding: chunked"))
-        piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+        data = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
         # The data in flight when the connection closes stays below this amount.
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             for _ in range(2000):
-                connection.sendall(piece)
+                connection.sendall(data)
     assert send(port, "POST", DETECT, encoded())[0] == 200
 
 
 def test_chunked_body_just_above_the_limit_gets_413(port):
     size = SMALL.bytes + 1
     body = f"{size:x}\r\n".encode() + b"x" * size + b"\r\n0\r\n\r\n"
-    answer = send_raw(port, request_head("Transfer-Encoding: chunked"), body)
-    assert answer.startswith(b"HTTP/1.1 413 ") and b"exceeds the limit of 200,000 bytes" in answer
+    response = send_raw(port, request_head("Transfer-Encoding: chunked"), body)
+    assert (
+        response.startswith(b"HTTP/1.1 413 ") and b"exceeds the limit of 200,000 bytes" in response
+    )
 
 
 def test_chunked_image_is_accepted(port):
     # http.client sends bodies of unknown length in chunks.
-    pieces = (encoded()[start : start + 100] for start in range(0, len(encoded()), 100))
-    assert send(port, "POST", DETECT, pieces)[0] == 200
+    parts = (encoded()[start : start + 100] for start in range(0, len(encoded()), 100))
+    assert send(port, "POST", DETECT, parts)[0] == 200
 
 
 def test_slow_body_times_out(port):
-    answer = send_raw(port, request_head("Content-Length: 100"), b"x", pause=0.1)
-    assert (
-        answer.startswith(b"HTTP/1.1 408 ") and b"the upload took longer than 0.5 seconds" in answer
-    )
+    response = send_raw(port, request_head("Content-Length: 100"), b"x", pause=0.1)
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert b"the upload took longer than 0.5 seconds" in response
     # Its slot is free again.
     assert send(port, "POST", DETECT, encoded())[0] == 200
 
@@ -125,19 +128,19 @@ def test_disconnected_client_frees_its_slot(port):
     assert send(port, "POST", DETECT, encoded())[0] == 200
 
 
-HALF_A_HEAD = b"GET / HTTP/1.1\r\nHost: loc"
+PARTIAL_HEAD = b"GET / HTTP/1.1\r\nHost: loc"
 
 
 @pytest.fixture
 def connect():
-    """Opens one connection to a port for each piece, and sends the piece."""
+    """Opens one connection to a port for each payload, and sends the payload."""
     opened = []
 
-    def connect(port, *pieces):
-        for piece in pieces:
+    def connect(port, *payloads):
+        for payload in payloads:
             opened.append(socket.create_connection(("127.0.0.1", port), timeout=20))
-            opened[-1].sendall(piece)
-        return opened[-len(pieces) :]
+            opened[-1].sendall(payload)
+        return opened[-len(payloads) :]
 
     yield connect
     for each in opened:
@@ -154,37 +157,37 @@ def is_closed(connection):
 
 def test_idle_connections_do_not_block_requests(connect):
     """This holds even if there are more of them than the limit of connections."""
-    most = Limits().connections
+    limit = Limits().connections
     with serving({"a": finds()}, limits=Limits(head_seconds=1000)) as port:
-        idle = connect(port, *[b"", HALF_A_HEAD] * most)
+        idle = connect(port, *[b"", PARTIAL_HEAD] * limit)
         for _ in range(3):
             assert send(port, "GET", "/")[0] == 200
             assert send(port, "POST", DETECT, encoded())[0] == 200
-        assert all(map(is_closed, idle[: most + 1]))  # those that were idle for the longest
+        assert all(map(is_closed, idle[: limit + 1]))  # those that were idle for the longest
 
 
 def test_active_request_survives_new_connections(connect):
-    model = Waits()
+    model = BlockingDetector()
     with serving({"a": finds(model)}, limits=Limits(connections=3, head_seconds=1000)) as port:
         body = encoded()
         head = request_head(f"Content-Length: {len(body)}")
-        (asked,) = connect(port, head + body)
+        (active,) = connect(port, head + body)
         assert model.entered.acquire(timeout=20)
         connect(port, *[b""] * 10)
-        model.may_answer.set()
-        assert asked.recv(100).startswith(b"HTTP/1.1 200 ")
+        model.may_respond.set()
+        assert active.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("piece", [b"", HALF_A_HEAD], ids=["absent", "part"])
-def test_missing_request_head_times_out(connect, piece):
+@pytest.mark.parametrize("payload", [b"", PARTIAL_HEAD], ids=["absent", "part"])
+def test_missing_request_head_times_out(connect, payload):
     limits = Limits(head_seconds=0.5)
     with serving({"a": finds()}, limits=limits) as port:
-        assert is_closed(connect(port, piece)[0])
+        assert is_closed(connect(port, payload)[0])
 
 
 def test_dripping_request_head_times_out(connect):
     with serving({"a": finds()}, limits=Limits(head_seconds=0.5)) as port:
-        (slow,) = connect(port, HALF_A_HEAD)
+        (slow,) = connect(port, PARTIAL_HEAD)
         # A closed connection raises only on a later write.
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             for _ in range(400):
@@ -208,14 +211,14 @@ def test_response_that_is_not_read_is_dropped(connect, monkeypatch):
     noise = np.random.default_rng(0).integers(0, 256, (3000, 3000, 3), np.uint8)
     body = encoded("JPEG", Image.fromarray(noise), quality=92)
     with serving({"a": finds()}, limits=Limits(seconds=2)) as port:
-        (lazy,) = connect(port, request_head(f"Content-Length: {len(body)}") + body)
+        (unread,) = connect(port, request_head(f"Content-Length: {len(body)}") + body)
         assert dropped.wait(60)
-        answer = b""
+        received = b""
         with suppress(ConnectionResetError):
-            while part := lazy.recv(1 << 20):
-                answer += part
+            while data := unread.recv(1 << 20):
+                received += data
     # Only the contents of the socket buffers arrived.
-    assert len(answer) < int(re.search(rb"content-length: (\d+)", answer)[1])
+    assert len(received) < int(re.search(rb"content-length: (\d+)", received)[1])
 
 
 @pytest.mark.parametrize("keep", ["keep-alive", "close"])
@@ -235,8 +238,8 @@ def test_connection_closes_after_its_response(port, keep):
     ],
 )
 def test_invalid_http_is_rejected(port, lines):
-    answer = send_raw(port, f"{lines}\r\n\r\n".encode())
-    assert answer.startswith(b"HTTP/1.1 400 ")
+    response = send_raw(port, f"{lines}\r\n\r\n".encode())
+    assert response.startswith(b"HTTP/1.1 400 ")
 
 
 # If a server reads only part of a head, the rest may arrive later and discard its response.
@@ -250,8 +253,8 @@ def test_invalid_http_is_rejected(port, lines):
     ids=["a field", "fields", "path"],
 )
 def test_oversized_request_head_is_rejected(port, head):
-    answer = send_raw(port, head)
-    assert answer.startswith(b"HTTP/1.1 400 ")
+    response = send_raw(port, head)
+    assert response.startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
@@ -320,29 +323,29 @@ def test_invalid_queries_are_rejected(port, query, message):
     assert message in error_of(port, 400, "POST", f"/api/detect{query}", encoded())
 
 
-class Waits(Finds):
+class BlockingDetector(Finds):
     """Blocks until it may answer, and counts concurrent calls."""
 
     def __init__(self):
         super().__init__()
-        self.entered, self.may_answer = threading.Semaphore(0), threading.Event()
-        self.inside = self.most = 0
+        self.entered, self.may_respond = threading.Semaphore(0), threading.Event()
+        self.concurrent = self.max_concurrent = 0
 
     def found(self, image):
-        self.inside += 1
-        self.most = max(self.most, self.inside)
+        self.concurrent += 1
+        self.max_concurrent = max(self.max_concurrent, self.concurrent)
         self.entered.release()
-        assert self.may_answer.wait(20)
-        self.inside -= 1
+        assert self.may_respond.wait(20)
+        self.concurrent -= 1
         return super().found(image)
 
 
 def test_requests_run_one_at_a_time_and_excess_gets_503():
-    model, answers = Waits(), queue.Queue()
+    model, responses = BlockingDetector(), queue.Queue()
     with serving({"a": finds(model)}, limits=Limits(waiting=2)) as port:
 
         def request():
-            answers.put(send(port, "POST", DETECT, encoded()))
+            responses.put(send(port, "POST", DETECT, encoded()))
 
         threads = [threading.Thread(target=request) for _ in range(5)]
         threads[0].start()
@@ -351,19 +354,19 @@ def test_requests_run_one_at_a_time_and_excess_gets_503():
             thread.start()
         # One runs and two wait; the others are rejected at once.
         for _ in range(2):
-            status, headers, content = answers.get(timeout=20)
+            status, headers, content = responses.get(timeout=20)
             assert status == 503 and headers["Retry-After"] == "1"
             assert content["error"].startswith("busy: 3 requests")
         assert send(port, "GET", "/api/ops/nms")[0] == 200  # other requests are still answered
-        model.may_answer.set()
-        assert [answers.get(timeout=20)[0] for _ in range(3)] == [200] * 3
+        model.may_respond.set()
+        assert [responses.get(timeout=20)[0] for _ in range(3)] == [200] * 3
         for thread in threads:
             thread.join()
-        assert model.most == 1
+        assert model.max_concurrent == 1
         assert send(port, "POST", DETECT, encoded())[0] == 200
 
 
-class Fails(nn.Module):
+class FailingDetector(nn.Module):
     def __init__(self, error):
         super().__init__()
         self.error = error
@@ -381,14 +384,14 @@ class Fails(nn.Module):
     ],
 )
 def test_failing_detector_is_reported_and_the_server_continues(error, message):
-    with serving({"a": finds(Fails(error)), "b": finds()}, limits=SMALL) as port:
+    with serving({"a": finds(FailingDetector(error)), "b": finds()}, limits=SMALL) as port:
         assert error_of(port, 500, "POST", DETECT, encoded()).startswith(message)
         assert send(port, "POST", "/api/detect?model=b", encoded())[0] == 200
 
 
 @pytest.mark.slow
 def test_exported_detector_reports_an_unsupported_image():
-    exported = Exported(Fails(AssertionError("Guard failed: s0 > 2")), {})
+    exported = Exported(FailingDetector(AssertionError("Guard failed: s0 > 2")), {})
     with serving({"a": finds(exported)}, limits=SMALL) as port:
         text = error_of(port, 500, "POST", DETECT, encoded())
         assert text.startswith("the detector failed: the exported detector rejects an image of sh")

@@ -38,7 +38,7 @@ def port():
 
 
 @pytest.mark.parametrize(("seed", "objects"), [(0, 1), (3, 5), (9999, 12)])
-def test_shown_nms_equals_the_op_at_every_threshold(seed, objects):
+def test_displayed_nms_equals_the_op_at_every_threshold(seed, objects):
     scene = nms_scene(seed, objects)
     boxes, scores = torch.tensor(scene["boxes"]), torch.tensor(scene["scores"])
     width, height = SCENE
@@ -47,7 +47,7 @@ def test_shown_nms_equals_the_op_at_every_threshold(seed, objects):
     assert len(boxes) == 9 * objects == len(scores) and 0 < scores.min() and scores.max() <= 0.99
     counts = []
     for threshold, match in zip(scene["thresholds"], scene["matches"], strict=True):
-        kept = {index for index, to in enumerate(match) if index == to}
+        kept = {index for index, target in enumerate(match) if index == target}
         assert kept == set(detops.nms(boxes, scores, threshold).tolist()) == set(match)
         counts.append(len(kept))
     assert counts[0] < counts[25] < counts[-1] == len(boxes)
@@ -65,10 +65,10 @@ def test_roi_align_samples_are_placed_as_in_the_paper(bins, ratio, aligned):
     shown = roi_align_samples(x1, y1, x2, y2, bins, ratio, aligned)
     count = bins * ratio
 
-    def places(low, high):
+    def positions(low, high):
         return low - 0.5 * aligned + (torch.arange(count) + 0.5) * (high - low) / count
 
-    y, x = torch.meshgrid(places(y1, y2), places(x1, x2), indexing="ij")
+    y, x = torch.meshgrid(positions(y1, y2), positions(x1, x2), indexing="ij")
     expected = torch.stack([x, y, torch.ones_like(x)], -1).view(-1, 3)
     torch.testing.assert_close(torch.tensor(shown["samples"]), expected)
 
@@ -110,16 +110,16 @@ def test_deform_conv2d_samples_move_by_the_offsets(pattern, dilation, amount):
         if pattern == "none" or amount == 0:
             assert shown["value"] == shown["plain"]
         features = smooth_map(MAP_SIDE, MAP_SIDE)[None, None]
-        read = detops.point_sample(features, (moved[None] + 0.5) / MAP_SIDE)
-        assert shown["value"] == pytest.approx(read.mean().item(), abs=1e-4)
+        sampled = detops.point_sample(features, (moved[None] + 0.5) / MAP_SIDE)
+        assert shown["value"] == pytest.approx(sampled.mean().item(), abs=1e-4)
 
 
 def test_responses_equal_the_results_of_the_functions(port):
-    for name, (function, known) in OPS.items():
-        status, _, answer = send(port, "GET", f"/api/ops/{name}")
-        defaults = {key: kind.default for key, kind in known.items()}
+    for name, (function, parameters) in OPS.items():
+        status, _, response = send(port, "GET", f"/api/ops/{name}")
+        defaults = {key: parameter.default for key, parameter in parameters.items()}
         assert status == 200
-        assert answer == json.loads(json.dumps(function(**defaults)))
+        assert response == json.loads(json.dumps(function(**defaults)))
 
 
 @pytest.mark.parametrize(

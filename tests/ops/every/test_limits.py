@@ -63,7 +63,7 @@ def test_every_op_has_a_bound():
 @pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
 @pytest.mark.parametrize("n", [1, 3])
 def test_cases_make_calls_of_any_size(op, n):
-    result = LIMITS.call_of(op)(n)()
+    result = LIMITS.call_maker(op)(n)()
     first = result if isinstance(result, torch.Tensor) else result[0]
     if isinstance(first, torch.Tensor) and first.requires_grad:
         first.sum().backward()
@@ -74,11 +74,11 @@ def _large_call(op, passes):
     n, took, size = 8, 0.0, 0
     while size < 32 << 20 and took < 0.1:
         n *= 2
-        call = LIMITS.call_of(op)(n)
+        call = LIMITS.call_maker(op)(n)
         began = time.process_time()
         results = LIMITS.tensors(passes(call))
         took = time.process_time() - began
-        size = sum(t.nbytes for t in LIMITS.arguments_of(call) + results)
+        size = sum(t.nbytes for t in LIMITS.argument_tensors(call) + results)
     return call
 
 
@@ -87,7 +87,7 @@ def _large_call(op, passes):
 @pytest.mark.skipif(detops._C.emulated, reason="of CPUs")
 @NEEDS_NO_SANITIZER
 @pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
-@pytest.mark.parametrize("passes", [LIMITS.without, LIMITS.with_gradients])
+@pytest.mark.parametrize("passes", [LIMITS.run_forward, LIMITS.run_both_passes])
 def test_scratch_is_below_four_times_arguments_and_results(op, passes):
-    beside, own = LIMITS.memory_of(_large_call(op, passes), passes)
+    beside, own = LIMITS.measure_memory(_large_call(op, passes), passes)
     assert beside < 4 * own + (16 << 20), f"{beside / 2**20:.0f} MiB beside {own / 2**20:.0f}"
