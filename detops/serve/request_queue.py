@@ -40,8 +40,8 @@ class RequestQueue:
             HTTPException: 503 if none is free.
         """
         if self.used_slots > self.limits.waiting:
-            busy = f"busy: {self.used_slots} requests are waiting already; try again in a moment"
-            raise HTTPException(503, busy, {"Retry-After": "1"})
+            message = f"busy: {self.limits.waiting} requests are waiting; try again in a moment"
+            raise HTTPException(503, message, {"Retry-After": "1"})
         self.used_slots += 1
         try:
             yield
@@ -63,9 +63,8 @@ class RequestQueue:
         """
         max_bytes = self.limits.bytes
         rejection = HTTPException(413, f"the file exceeds the limit of {max_bytes:,} bytes")
-        if (
-            int(request.headers.get("content-length", 0)) > max_bytes
-        ):  # h11 has validated the number
+        # h11 has validated the number.
+        if int(request.headers.get("content-length", 0)) > max_bytes:
             raise rejection
         body = bytearray()
         try:

@@ -356,7 +356,7 @@ def test_requests_run_one_at_a_time_and_excess_gets_503():
         for _ in range(2):
             status, headers, content = responses.get(timeout=20)
             assert status == 503 and headers["Retry-After"] == "1"
-            assert content["error"].startswith("busy: 3 requests")
+            assert content["error"].startswith("busy: 2 requests are waiting")
         assert send(port, "GET", "/api/ops/nms")[0] == 200  # other requests are still answered
         model.may_respond.set()
         assert [responses.get(timeout=20)[0] for _ in range(3)] == [200] * 3
