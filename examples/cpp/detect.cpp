@@ -112,8 +112,8 @@ void run(const char* package, const char* photograph, const char* output, float 
     const float* box = boxes.const_data_ptr<float>() + 4 * i;
     image.draw_box(box);
     if (has_keypoints) image.draw_points(found[3][i]);
-    const auto label = size_t(labels[i].item<int64_t>());
-    const char* name = label <= names.size() ? names[label - 1].c_str() : "?";
+    const auto label = size_t(labels[i].item<int64_t>() - 1);
+    const char* name = label < names.size() ? names[label].c_str() : "?";
     std::printf("%s %.6f %.3f %.3f %.3f %.3f", name, scores[i].item<float>(), box[0], box[1],
                 box[2], box[3]);
     if (has_masks) std::printf(" %ld", long(found[3][i].sum().item<int64_t>()));
