@@ -64,8 +64,9 @@ def main(paths: list[str]) -> int:
             if not path.exists():
                 continue
             if path.suffix == ".whl":
-                zipfile.ZipFile(path).extractall(scratch)
-                path = Path(scratch)
+                unpacked = Path(scratch, path.name)
+                zipfile.ZipFile(path).extractall(unpacked)
+                path = unpacked
             for library in [path] if path.is_file() else sorted(path.rglob("*.so")):
                 violations = abi_violations(library)
                 print(f"{library.name}: {'; '.join(violations) or 'keeps to the stable ABI'}")
