@@ -116,7 +116,7 @@ def test_python_of_the_page_finds_what_the_checkpoint_finds(page, expected):
 
 
 @pytest.mark.parametrize("file", ["detector.pt2", "detector.onnx", "compiled.pt2"])
-def test_exported_files_find_what_the_checkpoint_finds(page, expected, file):
+def test_exported_files_find_what_the_checkpoint_finds(page, file):
     """Images may have any size, even for the compiled file; an image of NaN has no detections."""
     model = Detector.from_checkpoint(SHAPES_WEIGHTS, device="cpu")
     exported = Detector.from_exported(page[0] / file)
