@@ -33,7 +33,7 @@ pytest_plugins = ["selection"]
 
 
 @pytest.fixture(scope="module")
-def no_traces():
+def silence_tracing_logs():
     """Disables loggers: PyTorch would log every step of tracing to pytest, for minutes."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace")]
     for logger in loggers:
@@ -77,7 +77,7 @@ def two_threads():
 
     An emulated GPU has one thread.
     """
-    before = torch.get_num_threads()
+    thread_count = torch.get_num_threads()
 
     def run(function):
         if detops._C.emulated:
@@ -89,7 +89,7 @@ def two_threads():
         return results
 
     yield run
-    torch.set_num_threads(before)
+    torch.set_num_threads(thread_count)
 
 
 @pytest.fixture

@@ -117,10 +117,10 @@ def test_package_can_be_imported_in_every_way():
 WITHOUT_MEMORY = """
 import os
 import detops.cli
-from faults.process import keep_no_memory, limit_memory
+from faults.process import disable_malloc_cache, limit_memory
 
 def takes_all(*_, **__):
-    keep_no_memory()
+    disable_malloc_cache()
     limit_memory(os.getpid(), 0)
     held, size = [], 1 << 20
     while size:

@@ -8,7 +8,7 @@ import detect_command
 import numpy as np
 import pytest
 import torch
-from detect_command import HEIGHT, POINTS, WIDTH, Finds
+from detect_command import HEIGHT, POINTS, WIDTH, OneObject
 from PIL import Image
 from rich.console import Console
 
@@ -18,7 +18,7 @@ from detops.engine.detect_files import drawing_paths
 from detops.engine.sources import Source
 from detops.visualize import PERSON_SKELETON, class_colour, draw_detections
 
-detect, picture = detect_command.detect, detect_command.picture  # fixtures
+detect, picture = detect_command.detect, detect_command.image_file  # fixtures
 
 
 def test_run_continues_after_broken_files(detect, picture, tmp_path):
@@ -67,9 +67,11 @@ def test_images_of_one_size_are_batched_together(detect, picture, tmp_path, monk
     files.insert(4, picture("large.png", (4, 1001)))
     unbatched, batched = tmp_path / "alone.json", tmp_path / "together.json"
     _, expected, problems = detect(*files, "--json", unbatched)
-    sizes, forward = [], Finds.forward
+    sizes, forward = [], OneObject.forward
     monkeypatch.setattr(
-        Finds, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images)
+        OneObject,
+        "forward",
+        lambda self, images: sizes.append(len(images)) or forward(self, images),
     )
     status, lines, errors = detect(*files, "--json", batched, "--batch", batch)
     assert status == 1 and without_times(lines) == without_times(expected)
@@ -89,7 +91,7 @@ def test_json_is_written_even_if_the_last_files_fail(detect, picture, tmp_path):
 def test_debug_shows_why_an_image_failed(detect, picture):
     _, _, errors = detect(picture("large.png", (4, 1001)), "--debug")
     assert any("Traceback" in line for line in errors)
-    assert any("in found" in line for line in errors)
+    assert any("in detections" in line for line in errors)
 
 
 def test_json_is_written_when_a_run_is_interrupted(detect, picture, tmp_path, monkeypatch):
@@ -168,7 +170,7 @@ def test_json_entry_has_box_mask_and_keypoints(detect, picture, tmp_path):
 
 
 def test_box_detector_writes_only_boxes(detect, picture, tmp_path, monkeypatch):
-    detector = Detector(Finds(()), ["cat"], device="cpu")
+    detector = Detector(OneObject(()), ["cat"], device="cpu")
     monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: detector)
     found = tmp_path / "o.json"
     assert detect(picture("a.png"), "--json", found)[0] == 0

@@ -8,7 +8,7 @@ import detect_command
 import numpy as np
 import pytest
 import torch
-from detect_command import HEIGHT, WIDTH, Finds
+from detect_command import HEIGHT, WIDTH, OneObject
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -17,13 +17,13 @@ from pycocotools.coco import COCO
 from detops.engine import Detector
 from detops.engine.formats import coco_image_ids, write_crops, write_json, write_yolo
 
-detect, picture = detect_command.detect, detect_command.picture  # fixtures
+detect, picture = detect_command.detect, detect_command.image_file  # fixtures
 
 
-class FindsCatAndDog(Finds):
+class FindsCatAndDog(OneObject):
     """Finds a cat and a dog in every image."""
 
-    def found(self, image):
+    def detections(self, image):
         return {
             "boxes": torch.tensor([[2.0, 3, 12, 9], [20, 10, 40, 30]]),
             "labels": torch.tensor([1, 2]),

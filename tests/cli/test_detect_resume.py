@@ -9,7 +9,7 @@ import time
 
 import detect_command
 import pytest
-from detect_command import Finds
+from detect_command import OneObject
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import SUPPORT, environment
@@ -18,19 +18,19 @@ from PIL import Image
 from detops.engine import OutputError, RunFolder
 from detops.engine.journal import MERGED, PART_NAME, SETTINGS, Journal
 
-detect, picture = detect_command.detect, detect_command.picture  # fixtures
+detect, picture = detect_command.detect, detect_command.image_file  # fixtures
 # The command with a slow detector, whose boxes depend on the brightness of an image.
 SLOW_DETECT = """
 import sys, time
 sys.path.insert(0, {tests!r})
-from detect_command import Finds
+from detect_command import OneObject
 from detops import cli
 from detops.engine import Detector
 
-class Slow(Finds):
-    def found(self, image):
+class Slow(OneObject):
+    def detections(self, image):
         time.sleep({seconds})
-        found = super().found(image)
+        found = super().detections(image)
         return found | {{"boxes": found["boxes"] + image.mean()}}
 
 Detector.from_checkpoint = lambda *_: Detector(Slow(), ["cat", "dog"], device="cpu")
@@ -151,9 +151,9 @@ def test_resume_processes_only_new_and_failed_images(detect, picture, tmp_path, 
     cut = tmp_path / "cut.png"
     cut.write_bytes(b"nothing")
     assert detect(second, cut)[0] == 1
-    batch_sizes, forward = [], Finds.forward
+    batch_sizes, forward = [], OneObject.forward
     monkeypatch.setattr(
-        Finds,
+        OneObject,
         "forward",
         lambda self, images: batch_sizes.append(len(images)) or forward(self, images),
     )

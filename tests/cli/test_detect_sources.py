@@ -15,7 +15,7 @@ from detops.data import ImageError
 from detops.data.image import FORMATS, IMAGE_SUFFIXES
 from detops.engine.sources import Source, list_sources
 
-detect, picture = detect_command.detect, detect_command.picture  # fixtures
+detect, picture = detect_command.detect, detect_command.image_file  # fixtures
 
 
 def names(*inputs, stdin=b""):

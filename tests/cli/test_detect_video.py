@@ -18,7 +18,7 @@ from detops.engine.sources import VIDEO_SUFFIXES
 from detops.engine.video import VideoWriter, open_video
 
 av = pytest.importorskip("av")
-detect, picture = detect_command.detect, detect_command.picture  # fixtures
+detect, picture = detect_command.detect, detect_command.image_file  # fixtures
 FRAMES = 7
 
 

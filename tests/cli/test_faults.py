@@ -19,7 +19,7 @@ def test_commands_survive_a_fault(fault):
     command = [sys.executable, "-m", "faults", "--times", "1", "--jobs", "1", "--only", fault]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.startswith(f"{fault}: 0 of 1 wrong")
+    assert result.stdout.startswith(f"{fault}: 0 of 1 failed")
 
 
 def test_other_weights_missing_lines_and_leftovers_are_faults(tmp_path):
@@ -36,9 +36,9 @@ def test_other_weights_missing_lines_and_leftovers_are_faults(tmp_path):
     expected = run("whole", 1.0, all_steps)
     same = run("same", 1.0, all_steps)
     training.require_same(same, expected)
-    with pytest.raises(process.Fault, match="other weights"):
+    with pytest.raises(process.Fault, match="different weights"):
         training.require_same(run("other", 2.0, all_steps), expected)
-    with pytest.raises(process.Fault, match="lines of the steps"):
+    with pytest.raises(process.Fault, match="metrics have the steps"):
         training.require_same(run("short", 1.0, all_steps[1:]), expected)
     (same / "checkpoint.pt.tmp").touch()
     with pytest.raises(process.Fault, match="left behind"):
@@ -46,9 +46,9 @@ def test_other_weights_missing_lines_and_leftovers_are_faults(tmp_path):
 
 
 class FunctionCommand(process.Command):
-    def __init__(self, log, work):
+    def __init__(self, log, execute):
         super().__init__(log)
-        self.work = work
+        self.execute = execute
 
 
 def test_command_must_report_its_error_without_a_traceback(tmp_path):
@@ -56,32 +56,32 @@ def test_command_must_report_its_error_without_a_traceback(tmp_path):
         command = FunctionCommand(tmp_path / "log", work)
         command.log.unlink(missing_ok=True)
         command.start()
-        return command, command.end()
+        return command, command.wait()
 
     command, status = run_to_end(lambda: print("detops: error: the disk is full") or 2)
     assert status == 2
-    command.told("disk")
-    with pytest.raises(process.Fault, match="not told: memory"):
-        command.told("memory")
+    command.require_reported("disk")
+    with pytest.raises(process.Fault, match="not reported: memory"):
+        command.require_reported("memory")
     command, status = run_to_end(lambda: print("detops: memory") or 1 / 0)
     assert status == 99
-    with pytest.raises(process.Fault, match="a traceback"):
-        command.told("memory")
+    with pytest.raises(process.Fault, match="the log contains a traceback"):
+        command.require_reported("memory")
 
 
 def test_hits_and_misses_of_a_fault_are_distinguished(tmp_path):
     command = FunctionCommand(tmp_path / "log", lambda: time.sleep(100))
     command.start()
-    assert command.signalled(signal.SIGKILL)
+    assert command.send_signal(signal.SIGKILL)
     command = FunctionCommand(tmp_path / "log", lambda: 0)
     command.start()
-    command.end()
-    assert not command.fails("disk")
+    command.wait()
+    assert not command.fails_with("disk")
     command = FunctionCommand(
         tmp_path / "log", lambda: print("detops: error: the disk is full") or 2
     )
     command.start()
-    assert command.fails("disk")
+    assert command.fails_with("disk")
 
 
 def test_jumping_clock_moves_forward_or_both_ways():
@@ -94,7 +94,7 @@ def test_jumping_clock_moves_forward_or_both_ways():
 
 
 def test_damaged_lines_are_not_counted_as_steps():
-    assert training.steps_of(b'{"step": 1}\n{"step"\n\xff\n3\n{"step": 4}\n') == [1, 4]
+    assert training.read_steps(b'{"step": 1}\n{"step"\n\xff\n3\n{"step": 4}\n') == [1, 4]
 
 
 def test_fault_counts_are_merged_into_the_page(tmp_path):

@@ -226,7 +226,7 @@ def test_points_in_polygons_matches_the_reference():
     for i, point in enumerate(points.double().tolist()):
         for j, quad in enumerate(quads):
             assert found[i, j] == reference_polygons.contains(
-                reference_polygons.points_of(quad), point
+                reference_polygons.to_points(quad), point
             )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from patched import our_ops
+from patched import record_ops
 
 from detops.compat import provide
 
@@ -36,7 +36,7 @@ def test_small_matrices_are_solved_by_scipy(monkeypatch):
     for queries, expected in ((300, True), (100, False)):
         arguments = instances(queries, 20)
         with provide("mmcv"):
-            _, ran = our_ops(lambda: assigner.assign(*arguments, dict(img_shape=(100, 100))))  # noqa: B023
+            _, ran = record_ops(lambda: assigner.assign(*arguments, dict(img_shape=(100, 100))))  # noqa: B023
         assert ("linear_assignment" in ran) == expected
 
 
@@ -48,10 +48,10 @@ def test_detr_assigner_gives_the_same_assignment(sizes):
     def run():
         return assigner.assign(found, objects, img_meta=dict(img_shape=(100, 100)))
 
-    theirs, ran = our_ops(run)
+    theirs, ran = record_ops(run)
     assert "linear_assignment" not in ran
     with provide("mmcv"):
-        ours, ran = our_ops(run)
+        ours, ran = record_ops(run)
     assert ("linear_assignment" in ran) == (sizes[1] > 0)
     assert torch.equal(ours.gt_inds, theirs.gt_inds) and torch.equal(ours.labels, theirs.labels)
 
@@ -69,10 +69,10 @@ def test_ddq_assigner_gives_the_same_assignment():
             found.scores, found.bboxes, objects.bboxes, objects.labels, img_meta=meta
         )
 
-    theirs, ran = our_ops(run)
+    theirs, ran = record_ops(run)
     assert "linear_assignment" not in ran
     with provide("mmcv"):
-        ours, ran = our_ops(run)
+        ours, ran = record_ops(run)
     assert "linear_assignment" in ran
     for name in vars(theirs):
         a, b = getattr(ours, name), getattr(theirs, name)

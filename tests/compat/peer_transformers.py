@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import transformers as hf
-from patched import our_ops
+from patched import record_ops
 
 from detops.compat import provide
 from detops.compat.transformers import FUNCTIONS, MATCHERS
@@ -158,9 +158,9 @@ def test_detector_gives_the_same_outputs_and_gradients(name):
 
     theirs = run()
     with provide("transformers"):
-        ours, ran = our_ops(run)
+        ours, ran = record_ops(run)
     assert {"ms_deform_attn_forward", "ms_deform_attn_backward"} <= ran
-    restored, ran = our_ops(run)
+    restored, ran = record_ops(run)
     assert not ran
     for a, b, tolerance in zip(ours, theirs, (1e-5, 1e-4), strict=True):
         assert len(a) == len(b) > 0
@@ -254,9 +254,9 @@ def test_matcher_gives_the_same_matches(model):
     run = model()
     theirs = run()
     with provide("transformers"):
-        ours, ran = our_ops(run)
+        ours, ran = record_ops(run)
     assert "linear_assignment" in ran
-    restored, ran = our_ops(run)
+    restored, ran = record_ops(run)
     assert "linear_assignment" not in ran
     for found in (ours, restored):
         for a, b in zip(found, theirs, strict=True):
@@ -270,7 +270,7 @@ def test_every_matcher_calls_our_assignment(module):
     theirs, original = module.linear_sum_assignment(cost), module.linear_sum_assignment
     with provide("transformers"):
         for matrix in (cost, cost.numpy(), cost.tolist()):
-            ours, ran = our_ops(lambda: module.linear_sum_assignment(matrix))  # noqa: B023
+            ours, ran = record_ops(lambda: module.linear_sum_assignment(matrix))  # noqa: B023
             assert "linear_assignment" in ran
             for a, b in zip(ours, theirs, strict=True):
                 assert a.dtype == b.dtype and (a == b).all()
@@ -291,7 +291,7 @@ def test_transformers_also_patches_torchvision():
 
     boxes = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9]])
     with provide("transformers"):
-        _, ran = our_ops(lambda: torchvision.ops.nms(boxes, boxes[:, 0], 0.5))
+        _, ran = record_ops(lambda: torchvision.ops.nms(boxes, boxes[:, 0], 0.5))
     assert "nms" in ran and "torchvision" in sys.modules
 
 
@@ -306,6 +306,6 @@ def test_unsupported_attention_falls_back_to_transformers(method):
         arguments = torch.rand(1, 7, 2, 4, 2), torch.rand(1, 7, 2, 4)
         theirs = function(value, shapes, *arguments, points, method)
         with provide("transformers"):
-            ours, ran = our_ops(lambda: function(value, shapes, *arguments, points, method))  # noqa: B023
+            ours, ran = record_ops(lambda: function(value, shapes, *arguments, points, method))  # noqa: B023
         torch.testing.assert_close(ours, theirs)
         assert bool(ran) == (points == [2, 2] and method == "default")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from patched import our_ops
+from patched import record_ops
 from ultralytics.nn.tasks import RTDETRDetectionModel
 from ultralytics.utils import nms
 
@@ -26,7 +26,7 @@ def test_non_max_suppression_gives_the_same_detections(multi_label, agnostic):
 
     theirs = run()
     with provide("ultralytics"):
-        ours, ran = our_ops(run)
+        ours, ran = record_ops(run)
     assert "nms" in ran
     for a, b in zip(ours, theirs, strict=True):
         assert len(a) > 10 and torch.equal(a, b)
@@ -39,7 +39,7 @@ def test_torch_nms_gives_the_same_boxes():
     scores = torch.rand(500, generator=g)
     theirs = nms.TorchNMS.nms(boxes, scores, 0.5)
     with provide("ultralytics"):
-        ours, ran = our_ops(lambda: nms.TorchNMS.nms(boxes, scores, 0.5))
+        ours, ran = record_ops(lambda: nms.TorchNMS.nms(boxes, scores, 0.5))
     assert ran and torch.equal(ours, theirs)
 
 
@@ -65,7 +65,7 @@ def test_matcher_gives_the_same_matches():
 
     theirs = run()
     with provide("ultralytics"):
-        ours, ran = our_ops(run)
+        ours, ran = record_ops(run)
     assert "linear_assignment" in ran
     for a, b in zip(ours, theirs, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -83,6 +83,6 @@ def test_rt_detr_gives_the_same_detections():
 
     theirs = run()
     with provide("ultralytics"):
-        ours, ran = our_ops(run)
+        ours, ran = record_ops(run)
     assert "ms_deform_attn" in ran
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

@@ -70,7 +70,7 @@ def test_nms_rotated_suppresses_at_the_threshold(layers, dtype):
     boxes = reference_rotated.random_boxes(generator, 60, dtype)
     scores = torch.rand(60, generator=generator).to(dtype)
     overlaps = reference_rotated.box_iou_rotated(boxes, boxes)
-    expected = reference.nms_of_overlaps(scores, overlaps, 0.3)
+    expected = reference.nms_from_overlaps(scores, overlaps, 0.3)
     assert torch.equal(layers.nms_rotated(boxes, scores, 0.3), expected)
 
 

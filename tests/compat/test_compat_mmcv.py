@@ -1,9 +1,9 @@
 """Unchanged mmcv ops on detops."""
 
 import pytest
-from peers import needs, run_tests
+from peers import requires, run_tests
 
-pytestmark = needs("mmcv")
+pytestmark = requires("mmcv")
 
 
 @pytest.mark.exhaustive

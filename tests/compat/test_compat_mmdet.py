@@ -4,11 +4,11 @@ import json
 
 import pytest
 from paths import ROOT
-from peers import needs, python, run_tests
+from peers import python, requires, run_tests
 
 SCRIPT = ROOT / "benchmarks" / "mmdet_configs.py"
 pytestmark = [
-    *needs("mmcv", "mmdet", "scipy"),
+    *requires("mmcv", "mmdet", "scipy"),
     pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tree"),
 ]
 # They call every op that the common detectors call; benchmarks/mmdet_configs.py tries all configs.

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from patched import our_ops, random_boxes
+from patched import random_boxes, record_ops
 from torch import nn
 from torchvision.models import detection
 from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
@@ -136,8 +136,8 @@ def test_detections_are_unchanged_by_the_patch(name):
     with torch.no_grad():
         unpatched = model(images())
         with detops.patch_torchvision():
-            patched, ran = our_ops(lambda: model(images()))
-        after_restore, ran_when_restored = our_ops(lambda: model(images()))
+            patched, ran = record_ops(lambda: model(images()))
+        after_restore, ran_when_restored = record_ops(lambda: model(images()))
     assert ran_when_restored == set()
     assert ran & {"nms", "batched_nms"}
     assert ("multiscale_roi_align_forward" in ran) == ("rcnn" in name)
@@ -186,7 +186,7 @@ def test_losses_and_gradients_are_unchanged_by_the_patch(name):
 
     losses, gradients = step()
     with detops.patch_torchvision():
-        (our_losses, our_gradients), ran = our_ops(step)
+        (our_losses, our_gradients), ran = record_ops(step)
     assert ("box_iou_loss_backward" if name == "fcos" else "box_iou_forward") in ran
     assert ("sigmoid_focal_loss_backward" in ran) == (name in ("retinanet", "fcos"))
     assert ("multiscale_roi_align_backward" in ran) == ("rcnn" in name)

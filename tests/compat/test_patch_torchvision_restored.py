@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from patched import BOXES, REPLACED, SCORES, our_ops
+from patched import BOXES, PATCHED_FUNCTIONS, SCORES, record_ops
 from torchvision.ops import box_iou, nms
 
 import detops
@@ -24,14 +24,14 @@ def state():
     }
     codes = {
         key: value.__code__
-        for key, value in ((k, sys.modules[k[0]].__dict__[k[1]]) for k in REPLACED)
+        for key, value in ((k, sys.modules[k[0]].__dict__[k[1]]) for k in PATCHED_FUNCTIONS)
     }
     kernels = {name: torch._C._dispatch_dump(f"torchvision::{name}") for name in KERNELS}
     return attributes, codes, kernels
 
 
 def patched():
-    return our_ops(lambda: (nms(BOXES, SCORES, 0.5), box_iou(BOXES, BOXES)))[1] != set()
+    return record_ops(lambda: (nms(BOXES, SCORES, 0.5), box_iou(BOXES, BOXES)))[1] != set()
 
 
 def test_everything_is_restored():

@@ -52,7 +52,7 @@ def test_threads_leave_the_pillow_pixel_limit_unchanged(tmp_path):
     assert before is not None and Image.MAX_IMAGE_PIXELS == before
 
 
-@pytest.mark.parametrize("content", contents.other_pictures())
+@pytest.mark.parametrize("content", contents.unsupported_image_files())
 def test_loading_never_starts_a_process(tmp_path, monkeypatch, content):
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process is started"))
     path = tmp_path / "photo.png"

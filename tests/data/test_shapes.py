@@ -166,11 +166,11 @@ def test_masks_are_drawn_over_the_image():
 DRAW = """
 import os, sys
 import numpy as np
-from faults.process import keep_no_memory, limit_memory
+from faults.process import disable_malloc_cache, limit_memory
 from detops.data.shapes import draw_scene
 
 def draw(slack):
-    keep_no_memory()
+    disable_malloc_cache()
     limit_memory(os.getpid(), slack)
     try:
         draw_scene(np.random.default_rng(3), "train", (96, 96), 4)

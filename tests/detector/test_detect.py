@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from PIL import Image
-from small_detectors import detector_of
+from small_detectors import small_detector
 from torch import nn
 
 from detops.device import choose_device
@@ -68,7 +68,7 @@ def test_label_without_a_name_is_rejected(label):
 
 def test_detect_batch_equals_detecting_each_image():
     name = "mask_rcnn_R_50_FPN_1x"
-    detector = Detector(detector_of(name), [str(i) for i in range(80)])
+    detector = Detector(small_detector(name), [str(i) for i in range(80)])
     images = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in SIZES]
     for found, image in zip(detector.detect_batch(images), images, strict=True):
         single = detector.detect(image)
@@ -81,7 +81,7 @@ def test_detect_batch_equals_detecting_each_image():
 
 def test_detector_uses_weights_that_change_in_place():
     name = "mask_rcnn_R_50_FPN_1x"
-    model = copy.deepcopy(detector_of(name))
+    model = copy.deepcopy(small_detector(name))
     detector = Detector(model, [str(i) for i in range(80)])
     image = torch.randint(0, 256, (3, 64, 80), dtype=torch.uint8)
     before, computes = detector.detect(image), detector._inference_model

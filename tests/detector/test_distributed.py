@@ -62,7 +62,7 @@ def test_two_processes_give_the_float64_curve_of_one(folder, tmp_path):
 
 
 def test_two_processes_accumulate_gradients_like_one(folder, tmp_path):
-    worker.detector_trainer(tmp_path, worker.PIECES).run()
+    worker.detector_trainer(tmp_path, worker.ACCUMULATION).run()
     compare(curves(folder / "pieces"), curves(tmp_path), 1e-4)
 
 

@@ -138,7 +138,7 @@ def expected_detections(model, images, monkeypatch):
     logits, deltas = model.rpn.head(features)
     cells = model.rpn.anchor_generator.cell_anchors
     anchors = [
-        reference.anchors_of(cells[i] - torch.tensor([0, 0, 1, 1]), f.shape[2:], stride)
+        reference.grid_anchors(cells[i] - torch.tensor([0, 0, 1, 1]), f.shape[2:], stride)
         for i, (f, stride) in enumerate(zip(features, STRIDES, strict=True))
     ]
     proposals = [

@@ -121,10 +121,10 @@ def test_resized_sides_are_rounded_like_detectron2():
     for height in range(1, 130):
         for width in range(1, 130):
             for small, large in ((800, 1333), (41, 67)):
-                expected = reference.size_of(height, width, small, large)
+                expected = reference.resized_size(height, width, small, large)
                 longest = min(large, small * max(height, width) / min(height, width))
                 halves += longest * min(height, width) / max(height, width) % 1 == 0.5
-                sides = CONVENTION._sides(height, width, small, large)
+                sides = CONVENTION._resized_shape(height, width, small, large)
                 assert sides == tuple(max(1, side) for side in expected), (height, width)
     assert halves > 20
 
@@ -134,7 +134,7 @@ def test_anchors_are_unrounded_and_ordered_by_size():
     features = [torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 2, 2)]
     generator = AnchorGenerator(sizes, reference.RATIOS, (8, 16), convention=CONVENTION)
     for level, (ours, x) in enumerate(zip(generator(features), features, strict=True)):
-        expected = reference.anchors_of(sizes[level], x, 8 * 2**level)
+        expected = reference.grid_anchors(sizes[level], x, 8 * 2**level)
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
     cell = generator.cell_anchors[0]
     assert torch.equal(cell, reference.cell_anchors(sizes[0]))
@@ -154,7 +154,7 @@ def test_pooler_matches_detectron2(scales):
     ours = Pooler(5, scales, 0, convention=CONVENTION)(features, boxes)
     if len(scales) > 1:
         expected = reference.pool(features, boxes, 5)
-        levels = [reference.level_of(box) for box in boxes[0]]
+        levels = [reference.fpn_level(box) for box in boxes[0]]
         assert levels == [2, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5, 5]
     else:
         rois = torch.cat(

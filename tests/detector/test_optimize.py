@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from small_detectors import detector_of, detectors, images_of
+from small_detectors import detectors, noise_images, small_detector
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models import detection
@@ -65,11 +65,11 @@ NAMES = detectors(
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_optimized_detectors_match_the_originals(name, exact):
-    model = detector_of(name)
+    model = small_detector(name)
     before = copy.deepcopy(model.state_dict())
     optimized = detops.optimize(model, exact=exact)
     with torch.no_grad():
-        *images, blank = images_of((64, 80), (70, 61))
+        *images, blank = noise_images((64, 80), (70, 61))
         for image in images:
             assert count_unmatched(optimized([image])[0], model([image])[0]) == 0
         assert len(optimized([blank])[0]["boxes"]) == 0
@@ -196,9 +196,9 @@ def test_packed_linear_accepts_feature_maps():
 
 
 def test_optimized_detectors_can_be_copied_and_pickled():
-    model = detector_of("mask_rcnn_R_50_FPN_1x")
+    model = small_detector("mask_rcnn_R_50_FPN_1x")
     optimized = detops.optimize(model)
-    image = images_of((64, 80))[0]
+    image = noise_images((64, 80))[0]
     with torch.no_grad():
         expected = optimized([image])[0]
         for other in (copy.deepcopy(optimized), pickle.loads(pickle.dumps(optimized))):
@@ -234,10 +234,10 @@ def test_arena_reuses_and_releases_memory():
 
 def test_calls_restore_the_thread_state():
     """The thread state is restored, also after errors. Results outlive the model."""
-    model = detector_of("mask_rcnn_R_50_FPN_1x")
+    model = small_detector("mask_rcnn_R_50_FPN_1x")
     optimized = detops.optimize(model)
     with torch.no_grad():
-        found = optimized([images_of((64, 80))[0]])[0]
+        found = optimized([noise_images((64, 80))[0]])[0]
     boxes = found["boxes"].clone()
     with pytest.raises(ValueError):
         optimized([torch.zeros(1, 5, 5)])
@@ -248,12 +248,12 @@ def test_calls_restore_the_thread_state():
 
 
 def test_layers_with_hooks_are_not_replaced():
-    model = copy.deepcopy(detector_of("retinanet_R_50_FPN_1x"))
+    model = copy.deepcopy(small_detector("retinanet_R_50_FPN_1x"))
     calls = []
     model.rpn.head.cls_logits.register_forward_hook(lambda *_: calls.append(1))
     optimized = detops.optimize(model)
     with torch.no_grad():
-        optimized([images_of((64, 80))[0]])
+        optimized([noise_images((64, 80))[0]])
     assert calls and type(optimized.rpn.head.cls_logits) is nn.Conv2d
 
 
@@ -324,7 +324,7 @@ def test_optimized_poolers_match_multiscale_roi_align():
 
 
 def test_baseline_isa_keeps_pytorch_convolutions(monkeypatch):
-    model = detector_of("mask_rcnn_R_50_FPN_1x")
+    model = small_detector("mask_rcnn_R_50_FPN_1x")
     _C.set_cpu_isa("baseline")
     try:
         optimized = detops.optimize(model)
@@ -333,7 +333,7 @@ def test_baseline_isa_keeps_pytorch_convolutions(monkeypatch):
             x = torch.randn(1, 3, 64, 96)
             for a, b in zip(optimized.backbone(x), model.backbone(x), strict=True):
                 assert (a - b).abs().max() < 1e-5 * b.abs().max()
-            assert len(optimized([images_of((64, 80))[0]])) == 1
+            assert len(optimized([noise_images((64, 80))[0]])) == 1
     finally:
         _C.set_cpu_isa("auto")
 
@@ -343,8 +343,8 @@ def test_optimize_rejects_other_models_training_and_devices():
         TypeError, match="must be a detector of detops or of torchvision, got torch"
     ):
         detops.optimize(nn.Linear(2, 2))
-    model = detector_of("retinanet_R_50_FPN_1x")
-    optimized, image = detops.optimize(model), images_of((64, 80))[0]
+    model = small_detector("retinanet_R_50_FPN_1x")
+    optimized, image = detops.optimize(model), noise_images((64, 80))[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(

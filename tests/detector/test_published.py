@@ -21,7 +21,7 @@ VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "maskrcnn_resnet50_fpn_v2"])
 def test_detections_match_torchvision(tmp_path, monkeypatch, name):
-    model = networks.put_into_cache(name, tmp_path, monkeypatch)
+    model = networks.cache_random_weights(name, tmp_path, monkeypatch)
     image = Image.open(VAL).crop((0, 0, 320, 240))
     detector = Detector.from_published(f"torchvision/{name}", "cpu")
     found = detector.detect(image)
@@ -42,7 +42,7 @@ def test_detections_match_torchvision(tmp_path, monkeypatch, name):
 @pytest.mark.slow
 def test_detect_accepts_a_published_name(tmp_path, monkeypatch, capsys):
     name = "ssdlite320_mobilenet_v3_large"
-    networks.put_into_cache(name, tmp_path / "home", monkeypatch)
+    networks.cache_random_weights(name, tmp_path / "home", monkeypatch)
     image_path = tmp_path / "small.png"
     Image.open(VAL).crop((0, 0, 160, 120)).save(image_path)
     options = ["--score-threshold", "0", "--classes", "Cake,chair", "--json", tmp_path / "o.json"]
@@ -98,7 +98,7 @@ def test_missing_or_damaged_weights_raise(cache):
     message = r"cannot be downloaded \(<urlopen error no network>\): put https://"
     with pytest.raises(CheckpointError, match=message):
         load_published(name)
-    file = networks.cached("ssdlite320_mobilenet_v3_large")
+    file = networks.cache_path("ssdlite320_mobilenet_v3_large")
     file.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=rf"{file.parent}.*: damaged"):
         load_published(name)

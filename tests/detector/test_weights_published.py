@@ -16,7 +16,7 @@ from detops.engine.weights_torchvision import (
 )
 from detops.modeling import build_detection_model
 
-cache, cached = networks.cache, networks.cached  # a fixture, and the path of a file
+cache, cache_path = networks.cache, networks.cache_path  # a fixture, and the path of a file
 
 
 def test_all_names_exist_in_torchvision():
@@ -27,7 +27,7 @@ def test_all_names_exist_in_torchvision():
 def test_published_detector_loads_by_name(cache):
     """Caches random weights instead of the published ones."""
     net = networks.build("fasterrcnn")
-    torch.save(net.state_dict(), cached("fasterrcnn_resnet50_fpn"))
+    torch.save(net.state_dict(), cache_path("fasterrcnn_resnet50_fpn"))
     model, other = (
         build_detection_model(load_config("configs/torchvision_faster_rcnn_R_50_FPN.yaml"))
         for _ in range(2)
@@ -45,7 +45,7 @@ def test_published_body_is_read_by_name(cache):
     from torchvision.models import resnet18
 
     net = resnet18(weights=None)
-    torch.save(net.state_dict(), cached("resnet18"))
+    torch.save(net.state_dict(), cache_path("resnet18"))
     config = ["MODEL.BACKBONE.CONV_BODY", "R-50-FPN"]
     state, epsilon = published_weights("torchvision/resnet18")
     assert epsilon == 1e-5 and torch.equal(state["conv1.weight"], net.conv1.weight)
@@ -55,7 +55,7 @@ def test_published_body_is_read_by_name(cache):
 
 
 def test_failed_download_names_the_url_and_the_file(cache, capsys):
-    file = cached("retinanet_resnet50_fpn")
+    file = cache_path("retinanet_resnet50_fpn")
     with pytest.raises(CheckpointError) as caught:
         published_weights("torchvision/retinanet_resnet50_fpn")
     assert (
@@ -68,7 +68,7 @@ def test_failed_download_names_the_url_and_the_file(cache, capsys):
 
 @pytest.mark.parametrize("content", [b"", b"no weights", b"PK\3\4"])
 def test_damaged_cached_file_is_rejected(cache, content):
-    file = cached("resnet50")
+    file = cache_path("resnet50")
     file.write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match=f"{file.name}: damaged"):
         published_weights("torchvision/resnet50")

@@ -45,7 +45,7 @@ def case(request):
     # The keypoint head needs seconds for a hundred detections.
     few_detections = kind == "keypointrcnn"
     net = networks.build(kind, **({"box_detections_per_img": 4} if few_detections else {}))
-    networks.liven(net, test_images)
+    networks.calibrate(net, test_images)
     model = ours(kind, *(["MODEL.ROI_HEADS.DETECTIONS_PER_IMG", 4] if few_detections else []))
     report = load_weights_into(model, net.state_dict(), complete=True)
     assert report.missing == report.unused == ()
@@ -144,7 +144,7 @@ def test_weight_names_of_older_versions_load(case):
 def test_retinanet_class_0_becomes_class_1():
     """Classes counted from 0 in a torchvision RetinaNet are one higher here."""
     test_images = networks.images()
-    net = networks.liven(networks.build("retinanet", num_classes=6), test_images, class_0=True)
+    net = networks.calibrate(networks.build("retinanet", num_classes=6), test_images, class_0=True)
     model = ours("retinanet", "MODEL.RETINANET.NUM_CLASSES", 7)
     load_weights_into(model, net.state_dict(), complete=True)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 from PIL import Image
-from torchvision_networks import put_into_cache
+from torchvision_networks import cache_random_weights
 
 from detops import cli
 from detops.cli.options import TREE_CROWNS
@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
         program.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        put_into_cache("maskrcnn_resnet50_fpn_v2", folder / "home", patch)
+        cache_random_weights("maskrcnn_resnet50_fpn_v2", folder / "home", patch)
     return folder
 
 

@@ -8,10 +8,10 @@ from small_detectors import (  # noqa: F401
     CONFIGS,
     DETECTORS,
     assert_same_detections,
-    detector_of,
     detectors,
-    images_of,
+    noise_images,
     single_steps,
+    small_detector,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("single_steps")]
@@ -37,7 +37,7 @@ def reloaded(program):
 
 def test_detectors_have_every_layer_of_the_configs():
     def layers(names):
-        return {type(layer) for name in names for layer in detector_of(name).modules()}
+        return {type(layer) for name in names for layer in small_detector(name).modules()}
 
     assert layers(DETECTORS) == layers(CONFIGS)
 
@@ -45,8 +45,8 @@ def test_detectors_have_every_layer_of_the_configs():
 @pytest.mark.parametrize("name", detectors("mask_rcnn_R_50_FPN_1x", "retinanet_R_50_FPN_1x"))
 def test_detector_compiles_and_exports_as_one_graph(name):
     """The graph has no break, and is the same for any number of boxes."""
-    model = detector_of(name)
-    images = images_of((64, 80), (64, 80))
+    model = small_detector(name)
+    images = noise_images((64, 80), (64, 80))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     counts = check(compiled, model, images)
     assert counts[0] > 0 and counts[-1] == 0

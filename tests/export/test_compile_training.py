@@ -3,9 +3,9 @@
 import pytest
 import torch
 from small_detectors import (  # noqa: F401
-    detector_of,
-    images_of,
+    noise_images,
     single_steps,
+    small_detector,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("single_steps")]
@@ -45,8 +45,8 @@ def step(model, call, images, targets):
 
 @pytest.mark.parametrize(("name", "backend"), TRAINED)
 def test_compiled_training_step_equals_eager(name, backend):
-    model = detector_of(name).train()
-    images = images_of((64, 80), (64, 80))[:2]
+    model = small_detector(name).train()
+    images = noise_images((64, 80), (64, 80))[:2]
     targets = make_targets(images)
     with torch.enable_grad():
         losses, gradients = step(model, model, images, targets)

@@ -9,9 +9,9 @@ from paths import environment
 from PIL import Image
 from small_detectors import (  # noqa: F401
     assert_same_detections,
-    detector_of,
-    images_of,
+    noise_images,
     single_steps,
+    small_detector,
 )
 
 import detops
@@ -23,7 +23,7 @@ from detops.engine import export as command
 from detops.engine.detect import open_detector
 from detops.export.load import Exported
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_traces")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("silence_tracing_logs")]
 
 
 # Runs in a separate process, which has only the file.
@@ -59,9 +59,9 @@ def run_in_new_process(file, image, folder):
 @pytest.mark.usefixtures("single_steps")
 def test_exported_detector_accepts_images_of_any_size(name, resized, tmp_path):
     size = ("INPUT.MIN_SIZE_TEST", 64 if resized else 0, "INPUT.MAX_SIZE_TEST", 96)
-    model = detector_of(name, size)
+    model = small_detector(name, size)
     # PyTorch binds a graph to the strides of maps of one row: RetinaNet has a stride of 128.
-    images = images_of((160, 200), (200, 160), (129, 311), (131, 130), (160, 160))
+    images = noise_images((160, 200), (200, 160), (129, 311), (131, 130), (160, 160))
     export.pt2(model, tmp_path / "detector.pt2", about={"names": "a\nb"})
     exported = export.load(tmp_path / "detector.pt2")
     assert exported.about == {"names": "a\nb"}

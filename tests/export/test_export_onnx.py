@@ -7,9 +7,9 @@ from needs import NEEDS_NO_SANITIZER
 from reference import random_boxes
 from small_detectors import (  # noqa: F401
     assert_same_detections,
-    detector_of,
-    images_of,
+    noise_images,
     single_steps,
+    small_detector,
 )
 from torch.export import Dim
 
@@ -187,9 +187,9 @@ def test_op_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
 @pytest.mark.usefixtures("single_steps")
 def test_detector_in_onnx_gives_the_result_of_pytorch(name, tmp_path):
     """One file handles images of any size."""
-    model = detector_of(name, ("INPUT.MIN_SIZE_TEST", 0))
+    model = small_detector(name, ("INPUT.MIN_SIZE_TEST", 0))
     onnx(model, tmp_path / "detector.onnx")
-    *images, blank = images_of((160, 200), (200, 160), (129, 311))
+    *images, blank = noise_images((160, 200), (200, 160), (129, 311))
     for runtime in RUNTIMES:
         run = runtime(tmp_path / "detector.onnx")
         for image in images:

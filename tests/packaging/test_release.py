@@ -50,10 +50,12 @@ def test_differing_sizes_and_values_are_reported():
     import torch
 
     stored = smoke.sample(torch.arange(100.0).view(4, 25))
-    assert smoke.fault(stored, stored, 0) == ""
+    assert smoke.difference(stored, stored, 0) == ""
     other = smoke.sample(torch.arange(100.0).view(5, 20))
-    assert smoke.fault(other, stored, 0.5).startswith("other sizes: [ 5. 20.]")
-    assert smoke.fault(stored + np.eye(1, len(stored), 9)[0], stored, 1e-6).startswith("1 of 51")
+    assert smoke.difference(other, stored, 0.5).startswith("different sizes: [ 5. 20.]")
+    assert smoke.difference(stored + np.eye(1, len(stored), 9)[0], stored, 1e-6).startswith(
+        "1 of 51"
+    )
 
 
 def test_version_is_defined_in_one_place():

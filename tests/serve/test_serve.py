@@ -14,13 +14,13 @@ from page_server import (
     DETECT,
     PIXELS,
     SMALL,
-    Finds,
+    ThreeObjects,
     encoded,
-    error_of,
-    finds,
+    error_message,
+    make_detector,
     send,
+    server_with_limits,  # noqa: F401
     serving,
-    small_server,  # noqa: F401
 )
 from PIL import Image
 
@@ -87,7 +87,7 @@ def test_about_returns_models_limits_and_samples(port):
 
 
 def test_class_colours_match_drawn_images_for_many_classes():
-    detector = Detector(Finds(), [str(k) for k in range(20)], device="cpu")
+    detector = Detector(ThreeObjects(), [str(k) for k in range(20)], device="cpu")
     with serving({"a": detector}) as port:
         (model,) = send(port, "GET", "/api/about")[2]["models"]
     assert model["colours"] == [list(class_colour(label)) for label in range(1, 21)]
@@ -104,7 +104,7 @@ def test_detect_returns_boxes_labels_scores_and_masks(port):
     assert [d["score"] for d in found] == pytest.approx([0.9, 0.4])
     assert [(d["label"], d["name"]) for d in found] == [(2, "dog"), (1, "cat")]
     assert found[0]["box"] == [0, 0, 25, 15]
-    expected = Finds().found(torch.zeros(3, 30, 50))["masks"][:2, 0]
+    expected = ThreeObjects().detections(torch.zeros(3, 30, 50))["masks"][:2, 0]
     assert torch.equal(decode_masks([d["mask"] for d in found], 30, 50).bool(), expected)
     image = base64.b64decode(response["picture"].removeprefix("data:image/jpeg;base64,"))
     assert Image.open(io.BytesIO(image)).size == (50, 30)
@@ -115,17 +115,17 @@ def test_two_models_detect_in_one_image(port):
     assert [result["model"] for result in response["results"]] == ["b", "a"]
 
 
-class RecordsImage(Finds):
-    def found(self, image):
+class RecordsImage(ThreeObjects):
+    def detections(self, image):
         self.image = image
-        return super().found(image)
+        return super().detections(image)
 
 
 @pytest.mark.parametrize("format", PHOTO_FORMATS)
 def test_uploads_of_every_format_are_read(format):
     model = RecordsImage()
     body = encoded(format)
-    with serving({"a": finds(model)}, limits=SMALL) as port:
+    with serving({"a": make_detector(model)}, limits=SMALL) as port:
         status, _, _ = send(port, "POST", DETECT, body)
     assert status == 200
     assert torch.equal((model.image * 255).round().byte(), load_image(body))
@@ -167,12 +167,12 @@ def test_uploads_are_rotated_upright(port):
     ],
 )
 def test_uploads_that_are_not_images_are_rejected(port, body):
-    message = error_of(port, 415, "POST", DETECT, body)
+    message = error_message(port, 415, "POST", DETECT, body)
     assert message == f"image: not a readable image (expected {', '.join(PHOTO_FORMATS)})"
 
 
 def test_empty_body_is_rejected(port):
-    assert "empty" in error_of(port, 400, "POST", DETECT, b"")
+    assert "empty" in error_message(port, 400, "POST", DETECT, b"")
 
 
 @pytest.mark.parametrize("format", PHOTO_FORMATS)

@@ -15,7 +15,7 @@ for module in ("playwright", "skimage", "starlette", "uvicorn"):
     pytest.importorskip(module)
 
 from page_browser import browsing, find_browser  # noqa: E402
-from page_server import finds, serving  # noqa: E402
+from page_server import make_detector, serving  # noqa: E402
 
 import detops  # noqa: E402
 from detops.cli.options import SHAPES_WEIGHTS  # noqa: E402
@@ -54,7 +54,9 @@ def detector():
 def address(detector):
     samples = {"shapes": shapes_sample()}
     limits = Limits(bytes=1_000_000)
-    with serving({"shapes": detector, "b": finds()}, limits=limits, samples=samples) as port:
+    with serving(
+        {"shapes": detector, "b": make_detector()}, limits=limits, samples=samples
+    ) as port:
         yield f"http://127.0.0.1:{port}/"
 
 

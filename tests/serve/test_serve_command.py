@@ -14,7 +14,7 @@ import torch
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from page_server import encoded, finds, send  # noqa: E402
+from page_server import encoded, make_detector, send  # noqa: E402
 from paths import environment
 
 from detops import cli, demo_masks  # noqa: E402
@@ -70,7 +70,7 @@ def run(monkeypatch, capsys):
 
     def open_detector(path, cfg, device):
         opened.append((Path(path).name, cfg and cfg.MODEL.META_ARCHITECTURE, device))
-        return finds()
+        return make_detector()
 
     monkeypatch.setattr(detect_module, "open_detector", open_detector)
     monkeypatch.setattr(

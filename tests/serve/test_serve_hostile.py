@@ -15,14 +15,14 @@ import pytest
 from page_server import (
     DETECT,
     SMALL,
-    Finds,
+    ThreeObjects,
     encoded,
-    error_of,
-    finds,
+    error_message,
+    make_detector,
     send,
     send_raw,
+    server_with_limits,  # noqa: F401
     serving,
-    small_server,  # noqa: F401
 )
 from PIL import Image, ImageFile
 from torch import nn
@@ -59,7 +59,7 @@ def png(width, height, *chunks):
 )
 def test_images_with_too_many_pixels_are_rejected_undecoded(port, body, monkeypatch):
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *_: pytest.fail("decoded"))
-    assert "more than the limit of 10,000 pixels" in error_of(port, 413, "POST", DETECT, body)
+    assert "more than the limit of 10,000 pixels" in error_message(port, 413, "POST", DETECT, body)
 
 
 def test_image_at_the_pixel_limit_is_accepted(port):
@@ -69,7 +69,7 @@ def test_image_at_the_pixel_limit_is_accepted(port):
 def test_bomb_in_a_png_text_chunk_is_rejected(port):
     text = b"Comment\0\0" + zlib.compress(b"\0" * 100_000_000)
     assert len(text) < SMALL.bytes
-    message = error_of(port, 415, "POST", DETECT, png(10, 10, (b"zTXt", text)))
+    message = error_message(port, 415, "POST", DETECT, png(10, 10, (b"zTXt", text)))
     assert "not a readable image" in message
 
 
@@ -158,7 +158,7 @@ def is_closed(connection):
 def test_idle_connections_do_not_block_requests(connect):
     """This holds even if there are more of them than the limit of connections."""
     limit = Limits().connections
-    with serving({"a": finds()}, limits=Limits(head_seconds=1000)) as port:
+    with serving({"a": make_detector()}, limits=Limits(head_seconds=1000)) as port:
         idle = connect(port, *[b"", PARTIAL_HEAD] * limit)
         for _ in range(3):
             assert send(port, "GET", "/")[0] == 200
@@ -168,7 +168,9 @@ def test_idle_connections_do_not_block_requests(connect):
 
 def test_active_request_survives_new_connections(connect):
     model = BlockingDetector()
-    with serving({"a": finds(model)}, limits=Limits(connections=3, head_seconds=1000)) as port:
+    with serving(
+        {"a": make_detector(model)}, limits=Limits(connections=3, head_seconds=1000)
+    ) as port:
         body = encoded()
         head = request_head(f"Content-Length: {len(body)}")
         (active,) = connect(port, head + body)
@@ -181,12 +183,12 @@ def test_active_request_survives_new_connections(connect):
 @pytest.mark.parametrize("payload", [b"", PARTIAL_HEAD], ids=["absent", "part"])
 def test_missing_request_head_times_out(connect, payload):
     limits = Limits(head_seconds=0.5)
-    with serving({"a": finds()}, limits=limits) as port:
+    with serving({"a": make_detector()}, limits=limits) as port:
         assert is_closed(connect(port, payload)[0])
 
 
 def test_dripping_request_head_times_out(connect):
-    with serving({"a": finds()}, limits=Limits(head_seconds=0.5)) as port:
+    with serving({"a": make_detector()}, limits=Limits(head_seconds=0.5)) as port:
         (slow,) = connect(port, PARTIAL_HEAD)
         # A closed connection raises only on a later write.
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
@@ -196,7 +198,7 @@ def test_dripping_request_head_times_out(connect):
 
 
 def test_head_timeout_does_not_limit_the_body(connect):
-    with serving({"a": finds()}, limits=Limits(head_seconds=1)) as port:
+    with serving({"a": make_detector()}, limits=Limits(head_seconds=1)) as port:
         body = encoded()
         (slow,) = connect(port, request_head(f"Content-Length: {len(body)}"))
         time.sleep(1.5)
@@ -210,7 +212,7 @@ def test_response_that_is_not_read_is_dropped(connect, monkeypatch):
     monkeypatch.setattr(Connection, "_drop", lambda self: (drop(self), dropped.set()))
     noise = np.random.default_rng(0).integers(0, 256, (3000, 3000, 3), np.uint8)
     body = encoded("JPEG", Image.fromarray(noise), quality=92)
-    with serving({"a": finds()}, limits=Limits(seconds=2)) as port:
+    with serving({"a": make_detector()}, limits=Limits(seconds=2)) as port:
         (unread,) = connect(port, request_head(f"Content-Length: {len(body)}") + body)
         assert dropped.wait(60)
         received = b""
@@ -264,7 +266,9 @@ def test_oversized_request_head_is_rejected(port, head):
 )  # fmt: skip
 def test_other_hosts_are_rejected(port, host):
     for path in ("/", "/api/about"):
-        assert error_of(port, 421, "GET", path, headers={"Host": host}).startswith("Host: expected")
+        assert error_message(port, 421, "GET", path, headers={"Host": host}).startswith(
+            "Host: expected"
+        )
 
 
 @pytest.mark.parametrize(
@@ -275,7 +279,7 @@ def test_own_hosts_are_accepted(port, host):
 
 
 def test_additional_hosts_can_be_allowed():
-    with serving({"a": finds()}, hosts=["photos.example"]) as port:
+    with serving({"a": make_detector()}, hosts=["photos.example"]) as port:
         assert send(port, "GET", "/", headers={"Host": "Photos.example"})[0] == 200
         assert send(port, "GET", "/")[0] == 421
 
@@ -320,10 +324,10 @@ def test_paths_outside_the_page_are_not_found(port, path):
     ],
 )
 def test_invalid_queries_are_rejected(port, query, message):
-    assert message in error_of(port, 400, "POST", f"/api/detect{query}", encoded())
+    assert message in error_message(port, 400, "POST", f"/api/detect{query}", encoded())
 
 
-class BlockingDetector(Finds):
+class BlockingDetector(ThreeObjects):
     """Blocks until it may answer, and counts concurrent calls."""
 
     def __init__(self):
@@ -331,18 +335,18 @@ class BlockingDetector(Finds):
         self.entered, self.may_respond = threading.Semaphore(0), threading.Event()
         self.concurrent = self.max_concurrent = 0
 
-    def found(self, image):
+    def detections(self, image):
         self.concurrent += 1
         self.max_concurrent = max(self.max_concurrent, self.concurrent)
         self.entered.release()
         assert self.may_respond.wait(20)
         self.concurrent -= 1
-        return super().found(image)
+        return super().detections(image)
 
 
 def test_requests_run_one_at_a_time_and_excess_gets_503():
     model, responses = BlockingDetector(), queue.Queue()
-    with serving({"a": finds(model)}, limits=Limits(waiting=2)) as port:
+    with serving({"a": make_detector(model)}, limits=Limits(waiting=2)) as port:
 
         def request():
             responses.put(send(port, "POST", DETECT, encoded()))
@@ -384,16 +388,18 @@ class FailingDetector(nn.Module):
     ],
 )
 def test_failing_detector_is_reported_and_the_server_continues(error, message):
-    with serving({"a": finds(FailingDetector(error)), "b": finds()}, limits=SMALL) as port:
-        assert error_of(port, 500, "POST", DETECT, encoded()).startswith(message)
+    with serving(
+        {"a": make_detector(FailingDetector(error)), "b": make_detector()}, limits=SMALL
+    ) as port:
+        assert error_message(port, 500, "POST", DETECT, encoded()).startswith(message)
         assert send(port, "POST", "/api/detect?model=b", encoded())[0] == 200
 
 
 @pytest.mark.slow
 def test_exported_detector_reports_an_unsupported_image():
     exported = Exported(FailingDetector(AssertionError("Guard failed: s0 > 2")), {})
-    with serving({"a": finds(exported)}, limits=SMALL) as port:
-        text = error_of(port, 500, "POST", DETECT, encoded())
+    with serving({"a": make_detector(exported)}, limits=SMALL) as port:
+        text = error_message(port, 500, "POST", DETECT, encoded())
         assert text.startswith("the detector failed: the exported detector rejects an image of sh")
         assert "Guard" not in text
 

@@ -12,7 +12,7 @@ import detops
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from page_server import error_of, finds, send, serving  # noqa: E402
+from page_server import error_message, make_detector, send, serving  # noqa: E402
 
 from detops.serve.ops import (  # noqa: E402
     KERNEL,
@@ -33,7 +33,7 @@ from detops.serve.ops import (  # noqa: E402
 
 @pytest.fixture(scope="module")
 def port():
-    with serving({"a": finds()}) as port:
+    with serving({"a": make_detector()}) as port:
         yield port
 
 
@@ -143,4 +143,4 @@ def test_responses_equal_the_results_of_the_functions(port):
     ],
 )
 def test_invalid_op_queries_are_rejected(port, query, message):
-    assert error_of(port, 400, "GET", f"/api/ops/{query}").startswith(message)
+    assert error_message(port, 400, "GET", f"/api/ops/{query}").startswith(message)

@@ -24,11 +24,11 @@ from torch import Tensor
 from detops.marks import fill
 
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-TABLED = (torch.float32, torch.float16)
+TABLE_DTYPES = (torch.float32, torch.float16)
 SEEDS = range(5)  # seeds of the inputs for the table
 # Bound in units for results and gradients of 16-bit inputs: all arithmetic is float32 and rounded
 # once. Results that stay float32 use the bounds of float32.
-HALF = 4.0
+HALF_PRECISION_BOUND = 4.0
 
 
 class Pair(NamedTuple):
@@ -96,12 +96,12 @@ BOUNDS: dict[str, Pair] = {
 }
 
 
-def op_of(call: Call) -> str:
+def op_name(call: Call) -> str:
     """Returns the name of the call's op."""
     return call.name.split(",")[0].split(" of ")[0]
 
 
-def has_numbers(call: Call) -> bool:
+def has_floating_results(call: Call) -> bool:
     """Returns whether the op gives numbers, not only decisions.
 
     Skips calls in 16 bits: one call of each kind is enough.
@@ -123,26 +123,30 @@ def results(
     function: Callable[..., Any], call: Call, tensors: dict[str, Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Returns the outputs of a function for a call's tensors, and the gradients."""
-    leaves = {n: t.detach().requires_grad_(n in call.wants) for n, t in tensors.items()}
+    leaves = {n: t.detach().requires_grad_(n in call.differentiable) for n, t in tensors.items()}
     outputs = function(**leaves)
     outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     outputs = [o for o in outputs if o.is_floating_point()]
     grads: list[Tensor] = []
-    if call.wants:  # gradients of one sign: cancellation would leave no exact digits
-        given = [torch.linspace(0.5, 1.5, o.numel()).view(o.shape).to(o.dtype) for o in outputs]
-        grads = list(torch.autograd.grad(outputs, [leaves[n] for n in call.wants], given))
+    if call.differentiable:  # gradients of one sign: cancellation would leave no exact digits
+        output_grads = [
+            torch.linspace(0.5, 1.5, o.numel()).view(o.shape).to(o.dtype) for o in outputs
+        ]
+        grads = list(
+            torch.autograd.grad(outputs, [leaves[n] for n in call.differentiable], output_grads)
+        )
     return [o.detach() for o in outputs], grads
 
 
 def error(found: Tensor, exact: Tensor) -> float:
     """Returns the error in units of roundoff; infinities and NaN must be equal."""
     a, b = found.double().flatten(), exact.flatten()
-    same = (a == b) | (a.isnan() & b.isnan())
-    a, b = a[~same], b[~same]
+    is_equal = (a == b) | (a.isnan() & b.isnan())
+    a, b = a[~is_equal], b[~is_equal]
     if not a.numel():
         return 0.0
-    most = exact[exact.isfinite()].abs().max()
-    return ((a - b).abs().max() / most / ROUNDOFF[found.dtype]).item()
+    scale = exact[exact.isfinite()].abs().max()
+    return ((a - b).abs().max() / scale / ROUNDOFF[found.dtype]).item()
 
 
 def errors(call: Call, function: Callable[..., Any], dtype: torch.dtype, seed: int) -> Pair:
@@ -150,21 +154,21 @@ def errors(call: Call, function: Callable[..., Any], dtype: torch.dtype, seed: i
     exact_tensors = rounded(call.tensors(seed=seed), dtype)
     tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in exact_tensors.items()}
     found, exact = results(function, call, tensors), results(call.function, call, exact_tensors)
-    return Pair(*(worst(map(error, *each)) for each in zip(found, exact, strict=True)))
+    return Pair(*(largest_error(map(error, *each)) for each in zip(found, exact, strict=True)))
 
 
-def worst(found: Iterable[float | None]) -> float | None:
+def largest_error(found: Iterable[float | None]) -> float | None:
     """Returns the largest number, or None if there is none; NaN counts as the largest."""
-    there = [x for x in found if x is not None]
-    return max(there, key=lambda x: (math.isnan(x), x), default=None)
+    present = [x for x in found if x is not None]
+    return max(present, key=lambda x: (math.isnan(x), x), default=None)
 
 
-def largest(pairs: Iterable[Pair]) -> Pair:
+def largest_errors(pairs: Iterable[Pair]) -> Pair:
     """Returns the largest error of the results and of the gradients."""
-    return Pair(*map(worst, zip(*pairs, strict=True)))
+    return Pair(*map(largest_error, zip(*pairs, strict=True)))
 
 
-def torchvisions(call: Call) -> Callable[..., Any] | None:
+def torchvision_op(call: Call) -> Callable[..., Any] | None:
     """Returns the torchvision op of the same name if it accepts the call's arguments."""
     ours = getattr(call.function, "func", call.function)
     options = getattr(call.function, "keywords", {})
@@ -188,17 +192,21 @@ class Row(NamedTuple):
 def measure(seeds: Iterable[int] = SEEDS, with_torchvision: bool = True) -> dict[str, Row]:
     """Returns a row for each op that gives numbers."""
     found: dict[str, list[Row]] = {}
-    for call in filter(has_numbers, CALLS):
-        theirs = torchvisions(call) if with_torchvision else None
+    for call in filter(has_floating_results, CALLS):
+        theirs = torchvision_op(call) if with_torchvision else None
 
-        def of_seeds(function: Callable[..., Any] | None, dtype: torch.dtype, call=call) -> Pair:
+        def errors_over_seeds(
+            function: Callable[..., Any] | None, dtype: torch.dtype, call=call
+        ) -> Pair:
             if function is None:
                 return Pair(None)
-            return largest(errors(call, function, dtype, seed) for seed in seeds)
+            return largest_errors(errors(call, function, dtype, seed) for seed in seeds)
 
-        both = [of_seeds(f, dtype) for dtype in TABLED for f in (call.function, theirs)]
-        found.setdefault(op_of(call), []).append(Row(*both))
-    return {op: Row(*map(largest, zip(*rows, strict=True))) for op, rows in found.items()}
+        pairs = [
+            errors_over_seeds(f, dtype) for dtype in TABLE_DTYPES for f in (call.function, theirs)
+        ]
+        found.setdefault(op_name(call), []).append(Row(*pairs))
+    return {op: Row(*map(largest_errors, zip(*rows, strict=True))) for op, rows in found.items()}
 
 
 def text(x: float | None) -> str:
@@ -215,7 +223,7 @@ def table(rows: dict[str, Row]) -> str:
         return text(ours) if theirs is None else f"{text(ours)} / {text(theirs)}"
 
     lines = [
-        "| op | result within | is within | gradients within | are within | result, float16 |",
+        "| op | result: bound | error | gradients: bound | error | float16 result: error |",
         "|---|---|---|---|---|---|",
     ]
     for op, row in sorted(rows.items()):
@@ -228,7 +236,7 @@ def table(rows: dict[str, Row]) -> str:
 
 
 if __name__ == "__main__":
-    numbers = table(measure())
-    print(numbers, end="")
+    rows = table(measure())
+    print(rows, end="")
     for page in map(Path, sys.argv[1:]):
-        page.write_text(fill(page.read_text(), "numbers", numbers))
+        page.write_text(fill(page.read_text(), "numbers", rows))

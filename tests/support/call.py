@@ -16,13 +16,16 @@ class Call:
     name: str
     function: Callable
     make: Callable[[torch.Generator], Tensors]
-    wants: tuple[str, ...] = ()  # the tensors with gradients
-    waits: int = 0  # device synchronisations: 1 if the size of the result depends on values
+    differentiable: tuple[str, ...] = ()  # the tensors with gradients
+    synchronisations: int = 0  # 1 if the size of the result depends on values
 
     def tensors(self, device="cpu", seed=0) -> Tensors:
         """Returns the tensors; another seed changes their values, not their shapes."""
-        made = self.make(torch.Generator().manual_seed(seed))
-        return {name: t.to(device).requires_grad_(name in self.wants) for name, t in made.items()}
+        tensors = self.make(torch.Generator().manual_seed(seed))
+        return {
+            name: t.to(device).requires_grad_(name in self.differentiable)
+            for name, t in tensors.items()
+        }
 
     def forward(self, tensors: Tensors) -> list[Tensor]:
         """Returns a list of the outputs."""
@@ -30,14 +33,16 @@ class Call:
         return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
     def backward(self, tensors: Tensors, outputs: list[Tensor]) -> list[Tensor]:
-        """Returns the gradients of the ``wants`` tensors, for output gradients from -1 to 1."""
-        if not self.wants:
+        """Returns the gradients of ``differentiable``, for output gradients from -1 to 1."""
+        if not self.differentiable:
             return []
         grads = [
             torch.linspace(-1, 1, o.numel(), device=o.device).view(o.shape).to(o.dtype)
             for o in outputs
         ]
-        return list(torch.autograd.grad(outputs, [tensors[name] for name in self.wants], grads))
+        return list(
+            torch.autograd.grad(outputs, [tensors[name] for name in self.differentiable], grads)
+        )
 
     def results(self, tensors: Tensors) -> list[Tensor]:
         """Returns outputs and gradients."""

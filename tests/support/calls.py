@@ -10,7 +10,7 @@ from call import Call
 import detops
 
 
-def _classified(generator, dtype=torch.float32):
+def _classification_inputs(generator, dtype=torch.float32):
     logits = torch.randn(117, 9, generator=generator).to(dtype)
     targets = (torch.rand(117, 9, generator=generator) > 0.9).to(dtype)
     return {"inputs": logits, "targets": targets}
@@ -26,7 +26,7 @@ def _losses():
         yield Call(
             f"sigmoid_focal_loss, {reduction}, {str(dtype).removeprefix('torch.')}",
             partial(detops.sigmoid_focal_loss, reduction=reduction),
-            partial(_classified, dtype=dtype),
+            partial(_classification_inputs, dtype=dtype),
             ("inputs",),
         )
 
@@ -47,7 +47,7 @@ def _losses():
         )
 
 
-def _on_masks():
+def _mask_ops():
     def masks(generator):
         return {"masks": torch.rand(5, 33, 41, generator=generator) > 0.98}
 
@@ -63,30 +63,30 @@ def _on_masks():
         )
         return {"masks": masks, "scores": torch.rand(21, generator=generator)}
 
-    def heat(generator):
+    def heatmaps(generator):
         return {
             "maps": torch.randn(7, 3, 9, 8, generator=generator),
-            "boxes": calls_boxes.some_boxes(generator, 7)["boxes"],
+            "boxes": calls_boxes.clustered_boxes(generator, 7)["boxes"],
         }
 
-    yield Call("heatmaps_to_keypoints", detops.heatmaps_to_keypoints, heat)
+    yield Call("heatmaps_to_keypoints", detops.heatmaps_to_keypoints, heatmaps)
     yield Call("mask_iou", detops.mask_iou, two_sets)
-    yield Call("mask_nms", partial(detops.mask_nms, iou_threshold=0.5), scored, waits=1)
+    yield Call("mask_nms", partial(detops.mask_nms, iou_threshold=0.5), scored, synchronisations=1)
 
-    def small(generator):
+    def small_masks(generator):
         cells = torch.rand(7, 1, 9, 9, generator=generator)
-        return {"masks": cells, "boxes": calls_boxes.some_boxes(generator, 7)["boxes"] / 10}
+        return {"masks": cells, "boxes": calls_boxes.clustered_boxes(generator, 7)["boxes"] / 10}
 
     for threshold in (0.5, -1.0):
         function = partial(detops.paste_masks_in_image, image_shape=(90, 101), threshold=threshold)
-        yield Call(f"paste_masks_in_image, {threshold}", function, small)
+        yield Call(f"paste_masks_in_image, {threshold}", function, small_masks)
 
 
 def _random(generator, dtype=torch.float32, **sizes):
     return {n: torch.randn(s, generator=generator).to(dtype) / 4 for n, s in sizes.items()}
 
 
-def _demos():
+def _demo_ops():
     make = partial(_random, x=(33, 31), y=(33, 31))
     yield Call("axpy", detops.axpy, make, ("x", "y"))
     yield Call("axpy, float16", detops.axpy, partial(make, dtype=torch.float16), ("x", "y"))
@@ -106,7 +106,7 @@ def _demos():
     yield Call("lltm", detops.lltm, partial(_random, **sizes), tuple(sizes))
 
 
-CALLS = [*calls_boxes.CALLS, *calls_maps.CALLS, *_losses(), *_on_masks(), *_demos()]
+CALLS = [*calls_boxes.CALLS, *calls_maps.CALLS, *_losses(), *_mask_ops(), *_demo_ops()]
 
 
 def kernel_ops() -> set[str]:
@@ -120,9 +120,9 @@ def kernel_ops() -> set[str]:
     }
     # A public op uses the kernel of its raw op. Masks are always encoded on the host, and the ops
     # that arrange weights and feature maps for products exist only on the CPU.
-    on_the_host = {"masks_to_rle", "pack_conv2d_weight", "pack_winograd_weight", "packed_conv2d"}
-    on_the_host |= {"batch_transpose"}
-    of_raw_ones = {name for name in kernels if f"{name}_forward" in kernels}
-    of_raw_ones |= {"box_iou_matrix", "lltm_cell"}
-    of_raw_ones |= {"sigmoid_focal_loss_elements", "softmax_focal_loss_elements"}
-    return kernels - of_raw_ones - on_the_host
+    host_only = {"masks_to_rle", "pack_conv2d_weight", "pack_winograd_weight", "packed_conv2d"}
+    host_only |= {"batch_transpose"}
+    public = {name for name in kernels if f"{name}_forward" in kernels}
+    public |= {"box_iou_matrix", "lltm_cell"}
+    public |= {"sigmoid_focal_loss_elements", "softmax_focal_loss_elements"}
+    return kernels - public - host_only

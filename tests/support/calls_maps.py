@@ -19,7 +19,7 @@ MAPS = [
 FORMATS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-def _map(generator, layout, dtype, *shape):
+def _feature_map(generator, layout, dtype, *shape):
     x = torch.randn(shape, generator=generator).to(dtype)
     return x.contiguous(memory_format=FORMATS[layout])
 
@@ -40,19 +40,19 @@ def _rois(generator, count=50, rotated=False):
 
 def _pooled(generator, layout, dtype, channels, rotated=False):
     return {
-        "input": _map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH),
+        "input": _feature_map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH),
         "boxes": _rois(generator, rotated=rotated),
     }
 
 
-def _deformed(generator, layout, dtype, channels):
-    made = _pooled(generator, layout, dtype, channels)
-    return made | {"offset": torch.randn(50, 2, 3, 3, generator=generator)}
+def _with_offsets(generator, layout, dtype, channels):
+    tensors = _pooled(generator, layout, dtype, channels)
+    return tensors | {"offset": torch.randn(50, 2, 3, 3, generator=generator)}
 
 
-def _pyramid(generator, layout, dtype, channels):
+def _pyramid_inputs(generator, layout, dtype, channels):
     sizes = [(HEIGHT >> i, WIDTH >> i) for i in range(4)]
-    maps = [_map(generator, layout, dtype, 2, channels, *size) for size in sizes]
+    maps = [_feature_map(generator, layout, dtype, 2, channels, *size) for size in sizes]
     return {f"inputs[{i}]": x for i, x in enumerate(maps)} | {"boxes": _rois(generator)}
 
 
@@ -71,52 +71,52 @@ def _poolings():
     for layout, dtype, channels in MAPS:
         kind = f"{layout}, {str(dtype).removeprefix('torch.')}"
         make = partial(_pooled, layout=layout, dtype=dtype, channels=channels)
-        turned = partial(make, rotated=True)
-        groups = partial(make, channels=9 * channels)
-        deformed = partial(_deformed, layout=layout, dtype=dtype, channels=channels)
-        pyramid = partial(_pyramid, layout=layout, dtype=dtype, channels=channels)
+        rotated_inputs = partial(make, rotated=True)
+        grouped_inputs = partial(make, channels=9 * channels)
+        offset_inputs = partial(_with_offsets, layout=layout, dtype=dtype, channels=channels)
+        pyramid = partial(_pyramid_inputs, layout=layout, dtype=dtype, channels=channels)
         deform = partial(
             detops.deform_psroi_pooling, **sized, output_channels=channels, trans_std=0.1
         )
-        for name, function, tensors, wants in (
+        for name, function, tensors, differentiable in (
             ("roi_align", partial(align, sampling_ratio=2), make, ("input",)),
             ("roi_align, adaptive", partial(align, aligned=True), make, ("input",)),
-            ("roi_align_rotated", rotated, turned, ("input",)),
+            ("roi_align_rotated", rotated, rotated_inputs, ("input",)),
             (
                 "riroi_align_rotated",
                 oriented,
-                partial(turned, channels=channels // 8 * 8),
+                partial(rotated_inputs, channels=channels // 8 * 8),
                 ("input",),
             ),
             ("roi_align_max", partial(detops.roi_align_max, **sized), make, ("input",)),
             ("prroi_pool", partial(detops.prroi_pool, **sized), make, ("input", "boxes")),
             ("roi_pool", partial(detops.roi_pool, **sized), make, ("input",)),
-            ("ps_roi_align", partial(detops.ps_roi_align, **sized), groups, ("input",)),
-            ("ps_roi_pool", partial(detops.ps_roi_pool, **sized), groups, ("input",)),
-            ("deform_psroi_pooling", deform, deformed, ("input", "offset")),
+            ("ps_roi_align", partial(detops.ps_roi_align, **sized), grouped_inputs, ("input",)),
+            ("ps_roi_pool", partial(detops.ps_roi_pool, **sized), grouped_inputs, ("input",)),
+            ("deform_psroi_pooling", deform, offset_inputs, ("input", "offset")),
             (
                 "deform_roi_pool",
                 partial(detops.deform_roi_pool, **sized, gamma=0.3),
-                deformed,
+                offset_inputs,
                 ("input", "offset"),
             ),
             ("multiscale_roi_align", _multiscale, pyramid, levels),
         ):
-            yield Call(f"{name}, {kind}", function, tensors, wants)
+            yield Call(f"{name}, {kind}", function, tensors, differentiable)
 
 
-def _convolved(generator, layout, dtype, groups, masked):
+def _deform_conv_inputs(generator, layout, dtype, groups, masked):
     channels = 32
-    x = _map(generator, layout, dtype, 2, channels, 9, 11)
-    make = {
+    x = _feature_map(generator, layout, dtype, 2, channels, 9, 11)
+    tensors = {
         "input": x,
         "offset": 2 * torch.randn(2, 36, 9, 11, generator=generator),
         "weight": torch.randn(20, channels // groups, 3, 3, generator=generator),
         "bias": torch.randn(20, generator=generator),
     }
     if masked:
-        make["mask"] = torch.rand(2, 18, 9, 11, generator=generator)
-    return {name: t.to(dtype) for name, t in make.items()}
+        tensors["mask"] = torch.rand(2, 18, 9, 11, generator=generator)
+    return {name: t.to(dtype) for name, t in tensors.items()}
 
 
 def _convolutions():
@@ -128,16 +128,16 @@ def _convolutions():
         ("channels_last", torch.float16, 1, True),
         ("NCHW", torch.bfloat16, 1, False),
     ):
-        wants = ("input", "offset", "weight", "bias") + ("mask",) * masked
+        differentiable = ("input", "offset", "weight", "bias") + ("mask",) * masked
         yield Call(
             f"deform_conv2d, {layout}, {str(dtype).removeprefix('torch.')}, {groups} groups",
             function,
-            partial(_convolved, layout=layout, dtype=dtype, groups=groups, masked=masked),
-            wants,
+            partial(_deform_conv_inputs, layout=layout, dtype=dtype, groups=groups, masked=masked),
+            differentiable,
         )
 
 
-def _attended(generator, channels, dtype):
+def _attention_inputs(generator, channels, dtype):
     shapes = torch.tensor([[12, 9], [6, 5], [1, 3]])
     sizes = shapes.prod(1)
     shape = (2, 21, 4, 3, 2)
@@ -151,56 +151,56 @@ def _attended(generator, channels, dtype):
 
 
 def _attentions():
-    wants = ("value", "sampling_locations", "attention_weights")
+    differentiable = ("value", "sampling_locations", "attention_weights")
     for channels, dtype in ((32, torch.float32), (13, torch.float32), (32, torch.bfloat16)):
         name = f"ms_deform_attn, {channels} channels, {str(dtype).removeprefix('torch.')}"
-        make = partial(_attended, channels=channels, dtype=dtype)
-        yield Call(name, detops.ms_deform_attn, make, wants)
+        make = partial(_attention_inputs, channels=channels, dtype=dtype)
+        yield Call(name, detops.ms_deform_attn, make, differentiable)
 
 
-def _cornered(generator, layout, dtype, channels):
-    return {"input": _map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH)}
+def _map_input(generator, layout, dtype, channels):
+    return {"input": _feature_map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH)}
 
 
-def _refined(generator, layout, dtype, channels):
+def _rotated_align_inputs(generator, layout, dtype, channels):
     boxes = _rois(generator, 2 * HEIGHT * WIDTH, rotated=True)[:, 1:]
-    maps = _map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH)
+    maps = _feature_map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH)
     return {"features": maps, "boxes": boxes.view(2, HEIGHT, WIDTH, 5)}
 
 
-def _filters(generator, dtype, most):
-    if most is None:
-        places = torch.stack([torch.randperm(72, generator=generator) + 1 for _ in range(8)], 1)
+def _rotated_filter_inputs(generator, dtype, max_index):
+    if max_index is None:
+        targets = torch.stack([torch.randperm(72, generator=generator) + 1 for _ in range(8)], 1)
     else:
-        places = torch.randint(1, most + 1, (72, 8), generator=generator)
+        targets = torch.randint(1, max_index + 1, (72, 8), generator=generator)
     x = torch.randn(5, 3, 8, 3, 3, generator=generator).to(dtype)
-    return {"input": x, "indices": places.to(torch.uint8).view(8, 3, 3, 8)}
+    return {"input": x, "indices": targets.to(torch.uint8).view(8, 3, 3, 8)}
 
 
-def _of_maps():
+def _map_ops():
     for dtype, channels in ((torch.float32, 5), (torch.float32, 37), (torch.bfloat16, 5)):
         kind = f"{channels} channels, {str(dtype).removeprefix('torch.')}"
 
-        def sampled(generator, dtype=dtype, channels=channels):
+        def point_inputs(generator, dtype=dtype, channels=channels):
             x = torch.randn(2, channels, HEIGHT, WIDTH, generator=generator).to(dtype)
             return {"input": x, "points": torch.rand(2, 45, 2, generator=generator) * 1.2 - 0.1}
 
-        yield Call(f"point_sample, {kind}", detops.point_sample, sampled, ("input", "points"))
+        yield Call(f"point_sample, {kind}", detops.point_sample, point_inputs, ("input", "points"))
 
-        def reassembled(generator, dtype=dtype, channels=channels):
+        def carafe_inputs(generator, dtype=dtype, channels=channels):
             x = torch.randn(2, channels, 6, 19, generator=generator).to(dtype)
             return {"features": x, "masks": torch.rand(2, 25, 12, 38, generator=generator)}
 
-        def bordered(generator, dtype=dtype, channels=channels):
+        def border_inputs(generator, dtype=dtype, channels=channels):
             x = torch.randn(2, 4 * channels, HEIGHT, WIDTH, generator=generator).to(dtype)
             return {"input": x, "boxes": _rois(generator, 60)[:, 1:].view(2, 30, 4) * SCALE}
 
-        yield Call(f"border_align, {kind}", detops.border_align, bordered, ("input",))
+        yield Call(f"border_align, {kind}", detops.border_align, border_inputs, ("input",))
 
         function = partial(detops.carafe, kernel_size=5, group_size=1, scale_factor=2)
-        yield Call(f"carafe, {kind}", function, reassembled, ("features", "masks"))
+        yield Call(f"carafe, {kind}", function, carafe_inputs, ("features", "masks"))
 
-        def convolved(generator, dtype=dtype, channels=channels):
+        def masked_conv_inputs(generator, dtype=dtype, channels=channels):
             return {
                 "features": torch.randn(2, channels, 9, 11, generator=generator).to(dtype),
                 "mask": torch.rand(2, 9, 11, generator=generator) > 0.5,
@@ -209,44 +209,44 @@ def _of_maps():
             }
 
         yield Call(f"masked_conv2d, {kind}", partial(detops.masked_conv2d, padding=1),
-                   convolved, ("features", "weight", "bias"))  # fmt: skip
+                   masked_conv_inputs, ("features", "weight", "bias"))  # fmt: skip
 
-        def tiled(generator, dtype=dtype, channels=channels):
+        def winograd_inputs(generator, dtype=dtype, channels=channels):
             return {
                 "input": torch.randn(2, channels, 9, 11, generator=generator).to(dtype),
                 "weight": torch.randn(13, channels, 3, 3, generator=generator),
                 "bias": torch.randn(13, generator=generator),
             }
 
-        yield Call(f"winograd_conv2d, {kind}", detops.winograd_conv2d, tiled,
+        yield Call(f"winograd_conv2d, {kind}", detops.winograd_conv2d, winograd_inputs,
                    ("input", "weight", "bias"))  # fmt: skip
 
     for layout, dtype, channels in MAPS[:2] + MAPS[4:]:
-        make = partial(_cornered, layout=layout, dtype=dtype, channels=channels)
+        make = partial(_map_input, layout=layout, dtype=dtype, channels=channels)
         for mode in ("top", "bottom", "left", "right"):
             kind = f"{mode}, {layout}, {str(dtype).removeprefix('torch.')}"
             function = partial(detops.corner_pool, mode=mode)
             yield Call(f"corner_pool, {kind}", function, make, ("input",))
 
     for layout, dtype, channels in (*MAPS, ("NCHW", torch.float32, 3), ("NCHW", torch.float16, 3)):
-        make = partial(_refined, layout=layout, dtype=dtype, channels=channels)
+        make = partial(_rotated_align_inputs, layout=layout, dtype=dtype, channels=channels)
         for points in (1, 5):
             kind = f"{points}, {channels}, {layout}, {str(dtype).removeprefix('torch.')}"
             function = partial(detops.rotated_feature_align, spatial_scale=SCALE, points=points)
             yield Call(f"rotated_feature_align, {kind}", function, make, ("features",))
 
     for dtype in (torch.float32, torch.float16):
-        for kind, most in (("permuted", None), ("anywhere", 72)):
-            make = partial(_filters, dtype=dtype, most=most)
+        for kind, max_index in (("permuted", None), ("anywhere", 72)):
+            make = partial(_rotated_filter_inputs, dtype=dtype, max_index=max_index)
             name = f"active_rotated_filter, {kind}, {str(dtype).removeprefix('torch.')}"
             yield Call(name, detops.active_rotated_filter, make, ("input",))
 
-    def grouped(generator):
+    def grouped_carafe_inputs(generator):
         x = torch.randn(2, 8, 6, 7, generator=generator)
         return {"features": x, "masks": torch.rand(2, 36, 18, 21, generator=generator)}
 
     function = partial(detops.carafe, kernel_size=3, group_size=4, scale_factor=3)
-    yield Call("carafe, 4 groups", function, grouped, ("features", "masks"))
+    yield Call("carafe, 4 groups", function, grouped_carafe_inputs, ("features", "masks"))
 
 
-CALLS = [*_poolings(), *_convolutions(), *_attentions(), *_of_maps()]
+CALLS = [*_poolings(), *_convolutions(), *_attentions(), *_map_ops()]

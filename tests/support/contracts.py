@@ -6,7 +6,7 @@ import sys
 from paths import TESTS
 
 
-def cases_of(kind):
+def load_cases(kind):
     """Returns all ``CASES`` of this class in files ``tests/ops/<room>/cases_<op>.py``."""
     found = []
     for path in sorted((TESTS / "ops").glob("*/cases_*.py")):

@@ -21,7 +21,7 @@ RECTANGLES = {
 FEW_RECTANGLES = ["whole map", "two pixels", "half the map", "none"]
 
 
-def some_of_all(names, some, *values):
+def parametrize_some(names, some, *values):
     """Parametrizes by some combinations, which contain every value; the others are exhaustive."""
     for column, all_values in zip(zip(*some, strict=True), values, strict=True):
         assert set(column) == set(all_values)
@@ -38,14 +38,14 @@ def inputs(rectangle, channels, layout, dtype=torch.float32, images=2):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(images, channels, height, width, generator=generator, dtype=torch.double)
     side = torch.tensor([sides[i % len(sides)] for i in range(count)]).view(-1, 2)
-    room = torch.tensor([height, width]) - side
-    corner = torch.rand(count, 2, generator=generator) * room
+    space = torch.tensor([height, width]) - side
+    corner = torch.rand(count, 2, generator=generator) * space
     image = torch.arange(count).view(-1, 1) % images
     rois = torch.cat([image, corner.flip(1), (corner + side).flip(1)], 1)
     return x.to(dtype).contiguous(memory_format=layout), rois
 
 
-def gradient_of(call, x, grad):
+def input_gradient(call, x, grad):
     leaf = x.detach().requires_grad_()
     return torch.autograd.grad(call(leaf), leaf, grad)[0]
 
@@ -53,24 +53,24 @@ def gradient_of(call, x, grad):
 def check(ours, theirs, x, tolerance):
     """Compares forward and backward with an op on float64, and one thread with two bit for bit."""
 
-    def both():
+    def forward_and_backward():
         pooled = ours(x)
-        return pooled, gradient_of(ours, x, grad)
+        return pooled, input_gradient(ours, x, grad)
 
-    wide = x.double().contiguous()
-    expected = theirs(wide)
+    x_float64 = x.double().contiguous()
+    expected = theirs(x_float64)
     grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
     grad = grad.contiguous(memory_format=LAYOUTS[not x.is_contiguous()])
-    expected_grad = gradient_of(theirs, wide, grad.double())
-    before = torch.get_num_threads()
+    expected_grad = input_gradient(theirs, x_float64, grad.double())
+    thread_count = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        pooled, map_grad = both()
+        pooled, map_grad = forward_and_backward()
         torch.set_num_threads(2)
-        again = both()
+        on_two_threads = forward_and_backward()
     finally:
-        torch.set_num_threads(before)
-    assert torch.equal(pooled, again[0]) and torch.equal(map_grad, again[1])
+        torch.set_num_threads(thread_count)
+    assert torch.equal(pooled, on_two_threads[0]) and torch.equal(map_grad, on_two_threads[1])
     assert pooled.dtype == map_grad.dtype == x.dtype
     for a, b in ((pooled, expected), (map_grad, expected_grad)):
         scale = max(1.0, b.abs().max().item() if b.numel() else 0)

@@ -1,7 +1,7 @@
 """Runs every op once on a GPU, forward and backward: small enough for compute-sanitizer.
 
 python tests/support/cuda_smoke.py                      # each call once
-python tests/support/cuda_smoke.py --report file.json   # also counts waits and repeats calls
+python tests/support/cuda_smoke.py --report file.json   # also counts synchronisations
 """
 
 import argparse
@@ -15,7 +15,7 @@ from call import Call
 from calls import CALLS
 from torch import Tensor
 
-WAITED = "synchronizing CUDA operation"  # text of PyTorch's warning
+SYNCHRONISATION_WARNING = "synchronizing CUDA operation"  # text of PyTorch's warning
 
 
 def synchronisations(call: Call, device: str) -> int:
@@ -29,16 +29,16 @@ def synchronisations(call: Call, device: str) -> int:
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn" if call.waits else "error")
+        torch.cuda.set_sync_debug_mode("warn" if call.synchronisations else "error")
         try:
             call.results(tensors)
         except RuntimeError as error:
-            if WAITED not in str(error):
+            if SYNCHRONISATION_WARNING not in str(error):
                 raise
             return 1
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return sum(WAITED in str(warning.message) for warning in caught)
+    return sum(SYNCHRONISATION_WARNING in str(warning.message) for warning in caught)
 
 
 def same_bits(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -62,7 +62,7 @@ def report(device: str, runs: int) -> dict[str, dict]:
     """Returns an entry per call name; a failed call has an ``error``."""
     found: dict[str, dict] = {}
     for call in CALLS:
-        entry: dict = {"waits_allowed": call.waits}
+        entry: dict = {"waits_allowed": call.synchronisations}
         try:
             entry["waits"] = synchronisations(call, device) if device != "cpu" else 0
             entry["repeats"] = repeats(call, device, runs)
@@ -88,13 +88,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     found = report(options.device, options.runs)
     options.report.write_text(json.dumps(found, indent=1) + "\n")
-    wrong = [
+    failed = [
         name
         for name, entry in found.items()
         if "error" in entry or entry["waits"] > entry["waits_allowed"] or not entry["repeats"]
     ]
-    print(f"{len(found)} calls, {len(wrong)} not as they should be", *wrong, sep="\n")
-    return 1 if wrong else 0
+    print(f"{len(found)} calls, {len(failed)} failed", *failed, sep="\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

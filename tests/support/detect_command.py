@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 40, 30
 POINTS = torch.stack([torch.arange(17.0) * 2, torch.arange(17.0), torch.ones(17)], 1)
 
 
-class Finds(nn.Module):
+class OneObject(nn.Module):
     """Finds one object in every image, with all fields that a detection may have."""
 
     def __init__(self, kinds=("masks", "keypoints")):
@@ -20,29 +20,29 @@ class Finds(nn.Module):
         self.kinds = kinds
 
     def forward(self, images):
-        return [self.found(image) for image in images]
+        return [self.detections(image) for image in images]
 
-    def found(self, image):
+    def detections(self, image):
         height, width = image.shape[1:]
         if height > 1000:
             raise RuntimeError("not enough memory: you tried to allocate 9 bytes")
         masks = torch.zeros(1, 1, height, width, dtype=torch.bool)
         masks[..., 3:9, 2:12] = True
-        found = {
+        detections = {
             "boxes": torch.tensor([[2.0, 3, 12, 9]]),
             "labels": torch.tensor([1]),
             "scores": torch.tensor([0.75]),
         }
-        found |= {"masks": masks} if "masks" in self.kinds else {}
+        detections |= {"masks": masks} if "masks" in self.kinds else {}
         scores = torch.arange(17.0)[None]
         points = {"keypoints": POINTS[None], "keypoints_scores": scores}
-        return found | (points if "keypoints" in self.kinds else {})
+        return detections | (points if "keypoints" in self.kinds else {})
 
 
 @pytest.fixture
 def detect(monkeypatch, tmp_path, capsys):
     """Runs `detops detect` with a detector that finds something everywhere."""
-    detector = Detector(Finds(), ["cat", "dog"], device="cpu")
+    detector = Detector(OneObject(), ["cat", "dog"], device="cpu")
     monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: detector)
 
     def run(*arguments):
@@ -55,7 +55,7 @@ def detect(monkeypatch, tmp_path, capsys):
 
 
 @pytest.fixture
-def picture(tmp_path):
+def image_file(tmp_path):
     def make(name, size=(WIDTH, HEIGHT)):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ SMALL = [
 ]  # fmt: skip
 
 # Rounding errors in a gradient do not enlarge AdamW's steps.
-PIECES = ["SOLVER.ACCUMULATE", 2, "SOLVER.OPTIMIZER", "ADAMW", "SOLVER.BASE_LR", 0.001]
+ACCUMULATION = ["SOLVER.ACCUMULATE", 2, "SOLVER.OPTIMIZER", "ADAMW", "SOLVER.BASE_LR", 0.001]
 
 
 class Scenes(torch.utils.data.Dataset):
@@ -91,12 +91,12 @@ class OneBox(nn.Module):
     """Finds one box with a mask to evaluate; the mean of the image sets its size."""
 
     def forward(self, images):
-        found = []
+        detections = []
         for image in images:
             side = float(10 + image.mean() * 20)
             masks = torch.zeros(1, 1, *image.shape[1:], dtype=torch.bool)
             masks[..., 2:12, 2 : int(side)] = True
-            found.append(
+            detections.append(
                 {
                     "boxes": torch.tensor([[2.0, 2.0, side, 12.0]]),
                     "labels": torch.tensor([1]),
@@ -104,7 +104,7 @@ class OneBox(nn.Module):
                     "masks": masks,
                 }
             )
-        return found
+        return detections
 
 
 def detector_trainer(output, overrides=()):
@@ -201,7 +201,7 @@ def evaluations():
     return {str(count): evaluate(detector, Photographs(count)) for count in (5, 1, 0)}
 
 
-def fails_in_main():
+def error_of_main():
     def fail():
         raise OSError("nothing there")
 
@@ -213,21 +213,21 @@ def fails_in_main():
 
 def together(folder):
     detector_trainer(folder / "detector").run()
-    detector_trainer(folder / "pieces", PIECES).run()
+    detector_trainer(folder / "pieces", ACCUMULATION).run()
     double_trainer(folder / "double").run()
     branches_trainer(folder / "branches").run()
-    everyones = gather_objects(
+    gathered = gather_objects(
         {
             "rank": rank(),
             "evaluations": evaluations(),
-            "error": fails_in_main(),
+            "error": error_of_main(),
             "best": best_indices(torch.tensor([[5.0, 1, 3], [4.0, 9, 2]][rank()]), 3).tolist(),
             "none": float(mean_count(0, torch.zeros(1))),
             "some": float(mean_count(rank() * 3, torch.zeros(1))),
         }
     )
     if is_main():
-        (folder / "results.json").write_text(json.dumps(everyones))
+        (folder / "results.json").write_text(json.dumps(gathered))
 
 
 def killed(folder):
@@ -239,8 +239,8 @@ def killed(folder):
             os.kill(os.getpid(), signal.SIGKILL)
 
     trainer = branches_trainer(folder / "killed")
-    there = on_main(trainer.checkpoint_path.exists)
-    if there:
+    has_checkpoint = on_main(trainer.checkpoint_path.exists)
+    if has_checkpoint:
         trainer.resume()
     if is_main():
         with open(folder / "starts", "a") as starts:

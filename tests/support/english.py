@@ -1,7 +1,7 @@
 """Checks comments, docstrings, pages and commit subjects for wording that readers stumble over.
 
-python tests/support/english.py                    # reports each find; `make lint` runs this
-python tests/support/english.py --share [--list]   # the share of sentences with a habit, per folder
+python tests/support/english.py                    # reports each problem; `make lint` runs this
+python tests/support/english.py --share [--list]   # the fraction of such sentences per folder
 python tests/support/english.py --message FILE     # checks a commit message, as a hook of Git
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # These have no right use in this project: the pattern, and what to write instead.
-WORDS = {
+REPLACEMENTS = {
     r"\banew\b": "again",
     r"\bbut for (the|its|this|that|these|those)\b": "except",
     r"\bfor want of\b": "without",
@@ -35,7 +35,7 @@ WORDS = {
 }
 # Often a habit, sometimes right: counted, and not reported.
 HABITS = [
-    *WORDS,
+    *REPLACEMENTS,
     r"^(Of|As|By|What|Where|Whether|Those|All of|How|That) ",
     r"\b(tells?|told)\b(?! (you|it to|pytest|the compiler))",
     r", (whose|of which|for which|which there)\b",
@@ -50,21 +50,21 @@ SUBJECT = re.compile(r"(?=.{1,72}$)([\w./+-]+(, )?)+: [a-z].*[^.]$|(Merge|Revert
 # The commits that a branch adds.
 BRANCH = "origin/main..HEAD"
 SENTENCE = re.compile(r"(?<=[.:;!?])\s+(?=[A-Z`\"(])")
-Unit = tuple[int, str]
+Sentence = tuple[int, str]
 
 
-def sentences(line: int, text: str) -> Iterator[Unit]:
+def sentences(line: int, text: str) -> Iterator[Sentence]:
     for part in SENTENCE.split(" ".join(text.split())):
         if len(part.split()) > 2:
             yield line, part
 
 
-def of_python(text: str) -> Iterator[Unit]:
-    documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+def python_sentences(text: str) -> Iterator[Sentence]:
+    documented_nodes = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, documented) and (found := ast.get_docstring(node)):
+        if isinstance(node, documented_nodes) and (docstring := ast.get_docstring(node)):
             line = node.body[0].lineno
-            prose = re.sub(r"^\s*(>>>|\.\.\.).*$|``.*?``", "", found, flags=re.M)
+            prose = re.sub(r"^\s*(>>>|\.\.\.).*$|``.*?``", "", docstring, flags=re.M)
             for paragraph in re.split(r"\n\s*\n|\n(?=\s*\w+: )", prose):
                 yield from sentences(line, re.sub(r"^\s*\w+: ", "", paragraph))
     comments = [
@@ -72,17 +72,17 @@ def of_python(text: str) -> Iterator[Unit]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type == tokenize.COMMENT
     ]
-    yield from joined(comments)
+    yield from merge_lines(comments)
 
 
-def of_cpp(text: str) -> Iterator[Unit]:
-    found = re.finditer(r"//(?: (.*))?$", text, re.M)
-    yield from joined([(text.count("\n", 0, m.start()) + 1, m[1] or "") for m in found])
+def cpp_sentences(text: str) -> Iterator[Sentence]:
+    comments = re.finditer(r"//(?: (.*))?$", text, re.M)
+    yield from merge_lines([(text.count("\n", 0, m.start()) + 1, m[1] or "") for m in comments])
 
 
-def joined(comments: list[Unit]) -> Iterator[Unit]:
+def merge_lines(comments: list[Sentence]) -> Iterator[Sentence]:
     """Joins comments on consecutive lines."""
-    block: list[Unit] = []
+    block: list[Sentence] = []
     for line, text in [*comments, (-1, "")]:
         if block and line != block[-1][0] + 1:
             yield from sentences(block[0][0], " ".join(part for _, part in block))
@@ -90,7 +90,7 @@ def joined(comments: list[Unit]) -> Iterator[Unit]:
         block.append((line, text))
 
 
-def of_markdown(text: str) -> Iterator[Unit]:
+def markdown_sentences(text: str) -> Iterator[Sentence]:
     blank = lambda m: "\n" * m[0].count("\n")  # noqa: E731, keeps the line numbers
     text = re.sub(r"^```.*?^```$|<!--.*?-->|`[^`\n]*`", blank, text, flags=re.M | re.S)
     text = re.sub(r"^    .*$", "", text, flags=re.M)
@@ -100,8 +100,8 @@ def of_markdown(text: str) -> Iterator[Unit]:
         line += paragraph.count("\n")
 
 
-READERS = {".py": of_python, ".md": of_markdown} | dict.fromkeys(
-    (".h", ".cpp", ".inl", ".cu", ".cuh"), of_cpp
+SPLITTERS = {".py": python_sentences, ".md": markdown_sentences} | dict.fromkeys(
+    (".h", ".cpp", ".inl", ".cu", ".cuh"), cpp_sentences
 )
 
 
@@ -109,29 +109,31 @@ def files() -> list[Path]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     paths = [Path(name) for name in listed.splitlines()]
-    return [p for p in paths if p.suffix in READERS and (ROOT / p).is_file()]
+    return [p for p in paths if p.suffix in SPLITTERS and (ROOT / p).is_file()]
 
 
-def units() -> Iterator[tuple[Path, int, str]]:
+def all_sentences() -> Iterator[tuple[Path, int, str]]:
     for path in files():
-        for line, sentence in READERS[path.suffix]((ROOT / path).read_text()):
+        for line, sentence in SPLITTERS[path.suffix]((ROOT / path).read_text()):
             yield path, line, sentence
 
 
-def share(with_list: bool) -> None:
+def print_statistics(list_sentences: bool) -> None:
     habit = re.compile("|".join(HABITS), re.I)
     sizes: Counter[str] = Counter()
-    finds: dict[str, list[str]] = defaultdict(list)
-    for path, line, sentence in units():
+    problems: dict[str, list[str]] = defaultdict(list)
+    for path, line, sentence in all_sentences():
         sizes[path.parts[0]] += 1
         if habit.search(sentence):
-            finds[path.parts[0]].append(f"{path}:{line}: {sentence}")
+            problems[path.parts[0]].append(f"{path}:{line}: {sentence}")
     for folder, size in sizes.most_common():
-        print(f"{len(finds[folder]):5d} of {size:6d} {len(finds[folder]) / size:6.1%} {folder}")
-    total = sum(map(len, finds.values()))
+        print(
+            f"{len(problems[folder]):5d} of {size:6d} {len(problems[folder]) / size:6.1%} {folder}"
+        )
+    total = sum(map(len, problems.values()))
     print(f"{total:5d} of {sizes.total():6d} {total / sizes.total():6.1%} all")
-    if with_list:
-        print(*(line for lines in finds.values() for line in lines), sep="\n")
+    if list_sentences:
+        print(*(line for lines in problems.values() for line in lines), sep="\n")
 
 
 def subjects() -> list[str]:
@@ -140,32 +142,32 @@ def subjects() -> list[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
 
 
-def wrong(subject: str) -> list[str]:
+def subject_problems(subject: str) -> list[str]:
     if SUBJECT.match(subject):
         return []
     return [f"commit subject: expected 'scope: imperative', at most 72 characters: {subject}"]
 
 
-def finds() -> Iterator[str]:
-    for path, line, sentence in units():
-        for pattern, instead in WORDS.items():
+def problems() -> Iterator[str]:
+    for path, line, sentence in all_sentences():
+        for pattern, replacement in REPLACEMENTS.items():
             if re.search(pattern, sentence, re.I):
-                yield f"{path}:{line}: write {instead!r}: {sentence}"
+                yield f"{path}:{line}: write {replacement!r}: {sentence}"
     for subject in subjects():
-        yield from wrong(subject)
+        yield from subject_problems(subject)
 
 
 def main(arguments: list[str]) -> int:
     if "--share" in arguments:
-        share("--list" in arguments)
+        print_statistics("--list" in arguments)
         return 0
     if "--message" in arguments:
-        found = wrong(Path(arguments[-1]).read_text().partition("\n")[0])
+        lines = subject_problems(Path(arguments[-1]).read_text().partition("\n")[0])
     else:
-        found = list(finds())
-    for line in found:
+        lines = list(problems())
+    for line in lines:
         print(line)
-    return bool(found)
+    return bool(lines)
 
 
 if __name__ == "__main__":

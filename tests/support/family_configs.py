@@ -144,8 +144,8 @@ SOLVER:
   STEPS: ({steps})
   MAX_ITER: {last}
 """
-ONE_X = SOLVER.format(rate=0.02, steps="60000, 80000", last=90000)
-THREE_X = SOLVER.format(rate=0.02, steps="210000, 250000", last=270000)
+SCHEDULE_1X = SOLVER.format(rate=0.02, steps="60000, 80000", last=90000)
+SCHEDULE_3X = SOLVER.format(rate=0.02, steps="210000, 250000", last=270000)
 HALF_BATCH = SOLVER.format(rate=0.01, steps="120000, 160000", last=180000) + "  IMS_PER_BATCH: 8\n"
 BATCH = "  IMS_PER_BATCH: 16\nTEST:\n  IMS_PER_BATCH: 8\n"
 TEST_TIME = """\
@@ -169,10 +169,10 @@ def _dcn(modulated: bool) -> str:
     return DCN.format(modulated=modulated)
 
 
-MSRA50, MSRA101, FAIR = "MSRA/R-50", "MSRA/R-101", "FAIR/20171220/X-101-32x8d"
+MSRA50, MSRA101, FAIR_WEIGHTS = "MSRA/R-50", "MSRA/R-101", "FAIR/20171220/X-101-32x8d"
 R50 = _fpn("R-50-FPN", MSRA50)
 R101 = _fpn("R-101-FPN", MSRA101)
-RX101 = _fpn("R-101-FPN", FAIR, X101)
+RX101 = _fpn("R-101-FPN", FAIR_WEIGHTS, X101)
 C4 = HEADER.format(weight=MSRA50) + C4_RPN
 GN50 = _fpn("R-50-FPN", "MSRA/R-50-GN", GN, BOX + USE_GN)
 GN50_XCONV = _fpn("R-50-FPN", "MSRA/R-50-GN", GN, XCONV + USE_GN)
@@ -189,19 +189,19 @@ def _scratch(model: str) -> str:
 # Keyed by file name.
 CONFIGS = {
     "e2e_faster_rcnn_R_50_C4_1x": C4 + COCO + HALF_BATCH,
-    "e2e_faster_rcnn_R_50_FPN_1x": R50 + COCO + LOADER + ONE_X,
-    "e2e_faster_rcnn_R_101_FPN_1x": R101 + COCO + LOADER + ONE_X,
+    "e2e_faster_rcnn_R_50_FPN_1x": R50 + COCO + LOADER + SCHEDULE_1X,
+    "e2e_faster_rcnn_R_101_FPN_1x": R101 + COCO + LOADER + SCHEDULE_1X,
     "e2e_faster_rcnn_X_101_32x8d_FPN_1x": RX101 + COCO + LOADER + HALF_BATCH,
     "e2e_mask_rcnn_R_50_C4_1x": C4 + C4_MASK + COCO + HALF_BATCH,
-    "e2e_mask_rcnn_R_50_FPN_1x": R50 + PLAIN_MASK + COCO + LOADER + ONE_X,
-    "e2e_mask_rcnn_R_101_FPN_1x": R101 + PLAIN_MASK + COCO + LOADER + ONE_X,
+    "e2e_mask_rcnn_R_50_FPN_1x": R50 + PLAIN_MASK + COCO + LOADER + SCHEDULE_1X,
+    "e2e_mask_rcnn_R_101_FPN_1x": R101 + PLAIN_MASK + COCO + LOADER + SCHEDULE_1X,
     "e2e_mask_rcnn_X_101_32x8d_FPN_1x": RX101 + PLAIN_MASK + COCO + LOADER + HALF_BATCH,
-    "e2e_keypoint_rcnn_R_50_FPN_1x": R50 + KEYPOINTS + KEYPOINT_DATA + LOADER + ONE_X,
+    "e2e_keypoint_rcnn_R_50_FPN_1x": R50 + KEYPOINTS + KEYPOINT_DATA + LOADER + SCHEDULE_1X,
     "rpn_R_50_C4_1x": HEADER.format(weight=MSRA50)
     + "  RPN_ONLY: True\n"
     + C4_RPN.replace("6000", "12000").replace("1000", "2000")
     + COCO
-    + ONE_X,
+    + SCHEDULE_1X,
     "rpn_R_50_FPN_1x": HEADER.format(weight=MSRA50)
     + "  RPN_ONLY: True\n"
     + BODY.format(body="R-50-FPN")
@@ -211,7 +211,7 @@ CONFIGS = {
     + "    FPN_POST_NMS_TOP_N_TEST: 2000\n"
     + COCO
     + LOADER
-    + ONE_X,
+    + SCHEDULE_1X,
     "retinanet/retinanet_R-50-FPN_1x": HEADER.format(weight=MSRA50)
     + RETINANET
     + BOX
@@ -232,46 +232,51 @@ CONFIGS = {
     + _fpn("R-50-FPN", MSRA50, _dcn(False))
     + COCO
     + LOADER
-    + ONE_X
+    + SCHEDULE_1X
     + BATCH,
     "dcn/e2e_faster_rcnn_mdconv_R_50_FPN_1x": INPUT
     + _fpn("R-50-FPN", MSRA50, _dcn(True))
     + COCO
     + LOADER
-    + ONE_X
+    + SCHEDULE_1X
     + BATCH,
     "dcn/e2e_mask_rcnn_mdconv_R_50_FPN_1x": INPUT
     + _fpn("R-50-FPN", MSRA50, _dcn(True), BOX, PLAIN_MASK)
     + COCO
     + LOADER
-    + ONE_X
+    + SCHEDULE_1X
     + BATCH,
-    "gn_baselines/e2e_faster_rcnn_R_50_FPN_1x_gn": INPUT + GN50 + COCO + LOADER + ONE_X + BATCH,
+    "gn_baselines/e2e_faster_rcnn_R_50_FPN_1x_gn": INPUT
+    + GN50
+    + COCO
+    + LOADER
+    + SCHEDULE_1X
+    + BATCH,
     "gn_baselines/e2e_faster_rcnn_R_50_FPN_Xconv1fc_1x_gn": INPUT
     + GN50_XCONV
     + COCO
     + LOADER
-    + ONE_X
+    + SCHEDULE_1X
     + BATCH,
     "gn_baselines/e2e_mask_rcnn_R_50_FPN_1x_gn": INPUT
     + GN50
     + GN_MASK
     + COCO
     + LOADER
-    + ONE_X
+    + SCHEDULE_1X
     + BATCH,
     "gn_baselines/scratch_e2e_faster_rcnn_R_50_FPN_3x_gn": INPUT
     + _scratch(GN50)
     + COCO
     + LOADER
-    + THREE_X
+    + SCHEDULE_3X
     + BATCH,
     "gn_baselines/scratch_e2e_mask_rcnn_R_50_FPN_Xconv1fc_3x_gn": INPUT
     + _scratch(GN50_XCONV)
     + GN_MASK
     + COCO
     + LOADER
-    + THREE_X
+    + SCHEDULE_3X
     + BATCH,
     "pascal_voc/e2e_faster_rcnn_R_50_C4_1x_4_gpu_voc": HEADER.format(weight=MSRA50)
     + C4_RPN.replace(" 1000", " 300")
@@ -287,5 +292,10 @@ CONFIGS = {
     + LOADER
     + SOLVER.format(rate=0.01, steps="18000,", last=24000)
     + "  IMS_PER_BATCH: 8\n",
-    "test_time_aug/e2e_mask_rcnn_R_50_FPN_1x": R50 + PLAIN_MASK + COCO + LOADER + ONE_X + TEST_TIME,
+    "test_time_aug/e2e_mask_rcnn_R_50_FPN_1x": R50
+    + PLAIN_MASK
+    + COCO
+    + LOADER
+    + SCHEDULE_1X
+    + TEST_TIME,
 }

@@ -39,14 +39,14 @@ class SigmoidFocalLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, targets, gamma, alpha):
         ctx.save_for_backward(logits, targets)
-        ctx.numbers = (logits.shape[1], gamma, alpha)
-        return _C.sigmoid_focalloss_forward(logits, targets, *ctx.numbers)
+        ctx.options = (logits.shape[1], gamma, alpha)
+        return _C.sigmoid_focalloss_forward(logits, targets, *ctx.options)
 
     @staticmethod
     def backward(ctx, grad):
         logits, targets = ctx.saved_tensors
         grad = grad.contiguous()
-        return _C.sigmoid_focalloss_backward(logits, targets, grad, *ctx.numbers), None, None, None
+        return _C.sigmoid_focalloss_backward(logits, targets, grad, *ctx.options), None, None, None
 
 
 class DeformConv(torch.autograd.Function):
@@ -60,27 +60,27 @@ class DeformConv(torch.autograd.Function):
         ctx.groups = (groups, offset_groups)
         output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
         ctx.buffers = [x.new_empty(0), x.new_empty(0)]
-        done = _C.deform_conv_forward(
+        status = _C.deform_conv_forward(
             x, weight, offset, output, *ctx.buffers, *ctx.window, *ctx.groups, 64
         )
-        assert done == 1
+        assert status == 1
         return output
 
     @staticmethod
     def backward(ctx, grad):
         x, offset, weight = ctx.saved_tensors
         columns, ones = ctx.buffers
-        to_x, to_offset = torch.zeros_like(x), torch.zeros_like(offset)
-        done = _C.deform_conv_backward_input(
-            x, offset, grad, to_x, to_offset, weight, columns, *ctx.window, *ctx.groups, 64
+        grad_x, grad_offset = torch.zeros_like(x), torch.zeros_like(offset)
+        status = _C.deform_conv_backward_input(
+            x, offset, grad, grad_x, grad_offset, weight, columns, *ctx.window, *ctx.groups, 64
         )
-        assert done == 1
-        to_weight = torch.zeros_like(weight)
-        done = _C.deform_conv_backward_parameters(
-            x, offset, grad, to_weight, columns, ones, *ctx.window, *ctx.groups, 1, 64
+        assert status == 1
+        grad_weight = torch.zeros_like(weight)
+        status = _C.deform_conv_backward_parameters(
+            x, offset, grad, grad_weight, columns, ones, *ctx.window, *ctx.groups, 1, 64
         )
-        assert done == 1
-        return to_x, to_offset, to_weight, *[None] * 5
+        assert status == 1
+        return grad_x, grad_offset, grad_weight, *[None] * 5
 
 
 class ModulatedDeformConv(torch.autograd.Function):
@@ -92,12 +92,12 @@ class ModulatedDeformConv(torch.autograd.Function):
         bias = bias if ctx.with_bias else x.new_empty(1)
         ctx.save_for_backward(x, offset, mask, weight, bias)
         ctx.window = (*weight.shape[2:], stride, stride, pad, pad, dilation, dilation)
-        ctx.rest = (groups, offset_groups, ctx.with_bias)
+        ctx.options = (groups, offset_groups, ctx.with_bias)
         output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
         ctx.buffers = [x.new_empty(0), x.new_empty(0)]
         ones, columns = ctx.buffers
         _C.modulated_deform_conv_forward(
-            x, weight, bias, ones, offset, mask, output, columns, *ctx.window, *ctx.rest
+            x, weight, bias, ones, offset, mask, output, columns, *ctx.window, *ctx.options
         )
         return output
 
@@ -105,30 +105,33 @@ class ModulatedDeformConv(torch.autograd.Function):
     def backward(ctx, grad):
         x, offset, mask, weight, bias = ctx.saved_tensors
         ones, columns = ctx.buffers
-        to = {name: torch.zeros_like(t) for name, t in zip("xomwb", ctx.saved_tensors, strict=True)}
+        grads = {
+            name: torch.zeros_like(t) for name, t in zip("xomwb", ctx.saved_tensors, strict=True)
+        }
         _C.modulated_deform_conv_backward(
             x, weight, bias, ones, offset, mask, columns,
-            to["x"], to["w"], to["b"], to["o"], to["m"], grad, *ctx.window, *ctx.rest,
+            grads["x"], grads["w"], grads["b"], grads["o"], grads["m"], grad,
+            *ctx.window, *ctx.options,
         )  # fmt: skip
-        to_bias = to["b"] if ctx.with_bias else None
-        return to["x"], to["o"], to["m"], to["w"], to_bias, *[None] * 5
+        grad_bias = grads["b"] if ctx.with_bias else None
+        return grads["x"], grads["o"], grads["m"], grads["w"], grad_bias, *[None] * 5
 
 
 class DeformRoIPooling(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, rois, offset, scale, size, channels, no_trans, group, samples, std):
-        ctx.numbers = (no_trans, scale, channels, group, size, size, samples, std)
+        ctx.options = (no_trans, scale, channels, group, size, size, samples, std)
         output = input.new_empty(rois.shape[0], channels, size, size)
         count = input.new_empty(rois.shape[0], channels, size, size)
-        _C.deform_psroi_pooling_forward(input, rois, offset, output, count, *ctx.numbers)
+        _C.deform_psroi_pooling_forward(input, rois, offset, output, count, *ctx.options)
         ctx.save_for_backward(input, rois, offset, count)
         return output
 
     @staticmethod
     def backward(ctx, grad):
         input, rois, offset, count = ctx.saved_tensors
-        to_input, to_offset = torch.zeros_like(input), torch.zeros_like(offset)
+        grad_input, grad_offset = torch.zeros_like(input), torch.zeros_like(offset)
         _C.deform_psroi_pooling_backward(
-            grad, input, rois, offset, count, to_input, to_offset, *ctx.numbers
+            grad, input, rois, offset, count, grad_input, grad_offset, *ctx.options
         )
-        return to_input, None, to_offset, None, None, None, None, None, None, None
+        return grad_input, None, grad_offset, None, None, None, None, None, None, None

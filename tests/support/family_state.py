@@ -17,8 +17,8 @@ def norm(name, channels, group_norm):
 
 def deformable(name, channels, modulated, groups):
     """Returns the entries of a deformable 3x3 convolution."""
-    planned = groups * (27 if modulated else 18)
-    return layer(f"{name}.offset", (planned, channels, 3, 3), bias=True) | layer(
+    offset_channels = groups * (27 if modulated else 18)
+    return layer(f"{name}.offset", (offset_channels, channels, 3, 3), bias=True) | layer(
         f"{name}.conv", (channels, channels, 3, 3)
     )
 
@@ -59,11 +59,11 @@ def pyramid(first=1, gn=False):
     state = {}
     for i in range(first, 5):
         for name, shape in (("inner", (256, 128 * 2**i, 1, 1)), ("layer", (256, 256, 3, 3))):
-            full = f"backbone.fpn.fpn_{name}{i}"
+            prefix = f"backbone.fpn.fpn_{name}{i}"
             if gn:
-                state |= layer(f"{full}.0", shape) | norm(f"{full}.1", 256, True)
+                state |= layer(f"{prefix}.0", shape) | norm(f"{prefix}.1", 256, True)
             else:
-                state |= layer(full, shape, bias=True)
+                state |= layer(prefix, shape, bias=True)
     return state
 
 
@@ -108,33 +108,33 @@ def conv5_head(classes=81, head="box"):
     return stage(f"roi_heads.{head}.feature_extractor.head.", 4, 3, 1024) | predictor(2048, classes)
 
 
-def two_layers(classes=81, gn=False):
+def mlp_head(classes=81, gn=False):
     """Returns the box head of a pyramid network."""
     state = {}
     for name, inputs in (("fc6", 256 * 49), ("fc7", 1024)):
-        full = f"roi_heads.box.feature_extractor.{name}"
+        prefix = f"roi_heads.box.feature_extractor.{name}"
         if gn:
-            state |= layer(f"{full}.0", (1024, inputs)) | norm(f"{full}.1", 1024, True)
+            state |= layer(f"{prefix}.0", (1024, inputs)) | norm(f"{prefix}.1", 1024, True)
         else:
-            state |= layer(full, (1024, inputs), bias=True)
+            state |= layer(prefix, (1024, inputs), bias=True)
     return state | predictor(1024, classes)
 
 
 def xconv():
     """Returns four convolutions with group norm and a linear layer."""
-    full, state = "roi_heads.box.feature_extractor", {}
+    prefix, state = "roi_heads.box.feature_extractor", {}
     for i in range(4):
-        state |= layer(f"{full}.xconvs.{3 * i}", (256, 256, 3, 3))
-        state |= norm(f"{full}.xconvs.{3 * i + 1}", 256, True)
-    return state | layer(f"{full}.fc6", (1024, 256 * 49), bias=True) | predictor(1024)
+        state |= layer(f"{prefix}.xconvs.{3 * i}", (256, 256, 3, 3))
+        state |= norm(f"{prefix}.xconvs.{3 * i + 1}", 256, True)
+    return state | layer(f"{prefix}.fc6", (1024, 256 * 49), bias=True) | predictor(1024)
 
 
 def mask(inputs=256, hidden=256):
     """Returns a transposed convolution and logits of 81 classes."""
-    full = "roi_heads.mask.predictor"
-    return layer(f"{full}.mask_fcn_logits", (81, hidden, 1, 1), bias=True) | {
-        f"{full}.conv5_mask.weight": (inputs, hidden, 2, 2),
-        f"{full}.conv5_mask.bias": (hidden,),
+    prefix = "roi_heads.mask.predictor"
+    return layer(f"{prefix}.mask_fcn_logits", (81, hidden, 1, 1), bias=True) | {
+        f"{prefix}.conv5_mask.weight": (inputs, hidden, 2, 2),
+        f"{prefix}.conv5_mask.bias": (hidden,),
     }
 
 
@@ -142,31 +142,31 @@ def mask_head(gn=False):
     """Returns the mask head of a pyramid network: four convolutions before ``mask``."""
     state = mask()
     for i in range(1, 5):
-        full, shape = f"roi_heads.mask.feature_extractor.mask_fcn{i}", (256, 256, 3, 3)
+        prefix, shape = f"roi_heads.mask.feature_extractor.mask_fcn{i}", (256, 256, 3, 3)
         if gn:
-            state |= layer(f"{full}.0", shape) | norm(f"{full}.1", 256, True)
+            state |= layer(f"{prefix}.0", shape) | norm(f"{prefix}.1", 256, True)
         else:
-            state |= layer(full, shape, bias=True)
+            state |= layer(prefix, shape, bias=True)
     return state
 
 
 def keypoint_head():
     """Returns eight convolutions and heat maps of 17 keypoints."""
-    full = "roi_heads.keypoint"
+    prefix = "roi_heads.keypoint"
     state = {
-        f"{full}.predictor.kps_score_lowres.weight": (512, 17, 4, 4),
-        f"{full}.predictor.kps_score_lowres.bias": (17,),
+        f"{prefix}.predictor.kps_score_lowres.weight": (512, 17, 4, 4),
+        f"{prefix}.predictor.kps_score_lowres.bias": (17,),
     }
     for i in range(1, 9):
         shape = (512, 256 if i == 1 else 512, 3, 3)
-        state |= layer(f"{full}.feature_extractor.conv_fcn{i}", shape, bias=True)
+        state |= layer(f"{prefix}.feature_extractor.conv_fcn{i}", shape, bias=True)
     return state
 
 
 def fpn(name="R-50", box=None, gn=False, **kind):
     """Returns a whole network with a pyramid."""
     parts = body(name, 4, gn=gn, **kind) | pyramid(gn=gn) | rpn(256, PYRAMID_ANCHORS)
-    return parts | (two_layers(gn=gn) if box is None else box)
+    return parts | (mlp_head(gn=gn) if box is None else box)
 
 
 def c4(name="R-50", anchors=15, classes=81):
@@ -182,7 +182,7 @@ STATES = {
     "e2e_mask_rcnn_R_50_C4_1x": c4() | C4_MASK,
     "e2e_mask_rcnn_R_50_FPN_1x": fpn() | mask_head(),
     "e2e_mask_rcnn_X_101_32x8d_FPN_1x": fpn("R-101", **X101) | mask_head(),
-    "e2e_keypoint_rcnn_R_50_FPN_1x": fpn(box=two_layers(classes=2)) | keypoint_head(),
+    "e2e_keypoint_rcnn_R_50_FPN_1x": fpn(box=mlp_head(classes=2)) | keypoint_head(),
     "dcn/e2e_mask_rcnn_mdconv_R_50_FPN_1x": fpn(dcn=(None, *[(True, 1)] * 3)) | mask_head(),
     "gn_baselines/e2e_mask_rcnn_R_50_FPN_1x_gn": fpn(gn=True) | mask_head(gn=True),
     "gn_baselines/scratch_e2e_mask_rcnn_R_50_FPN_Xconv1fc_3x_gn": fpn(box=xconv(), gn=True)

@@ -35,8 +35,13 @@ def weights(trainer):
 def skipped(folder):
     trainer = branches_trainer(folder / "skipped")
     poison(trainer, (3, 5))
-    done = trainer.run()
-    return {"step": trainer.step, "done": done, "skipped": trainer.skipped, "w": weights(trainer)}
+    finished = trainer.run()
+    return {
+        "step": trainer.step,
+        "done": finished,
+        "skipped": trainer.skipped,
+        "w": weights(trainer),
+    }
 
 
 def diverged(folder):
@@ -52,19 +57,19 @@ def stopped(folder):
     """Sends a signal to one process, which stops both after the same step."""
     trainer = branches_trainer(folder / "stopped")
 
-    def note(record):
+    def send_signal(record):
         if record["step"] == 2 and rank() == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with StopSignals() as stop, stop.deferred():
-        done = trainer.run(note, should_stop=lambda: stop.received)
-    return {"step": trainer.step, "done": done, "received": stop.received}
+        finished = trainer.run(send_signal, should_stop=lambda: stop.received)
+    return {"step": trainer.step, "done": finished, "received": stop.received}
 
 
 if __name__ == "__main__":
     with processes("cpu"):
         folder = Path(sys.argv[1])
         results = {f.__name__: f(folder) for f in (skipped, diverged, stopped)}
-        everyones = gather_objects(results)
+        gathered = gather_objects(results)
         if is_main():
-            (folder / "results.json").write_text(json.dumps(everyones))
+            (folder / "results.json").write_text(json.dumps(gathered))

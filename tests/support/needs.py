@@ -10,5 +10,5 @@ import detops
 HAS_GPU = bool(torch.cuda.is_available() and detops._C.cuda_version)
 NEEDS_GPU = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 NEEDS_NO_SANITIZER = pytest.mark.skipif(
-    "asan" in os.environ.get("LD_PRELOAD", ""), reason="needs no sanitizer"
+    "asan" in os.environ.get("LD_PRELOAD", ""), reason="not under sanitizers"
 )

@@ -6,16 +6,24 @@ from functools import lru_cache, partial
 import numpy as np
 import torch
 
-LOW = [0.0, 1e-45, 1e-40, 1e-30, 1e-10, 1e-3, 0.01, 0.02, 0.0200001]
-THRESHOLDS = [-0.1, *LOW, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.999, 1.0, 1.5, math.inf]
-ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 0.0]
+LOW_THRESHOLDS = [0.0, 1e-45, 1e-40, 1e-30, 1e-10, 1e-3, 0.01, 0.02, 0.0200001]
+THRESHOLDS = [-0.1, *LOW_THRESHOLDS, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.999, 1.0, 1.5, math.inf]
+EXTREME_VALUES = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 0.0]
 # Oracles that clip round differently: no IoU of their inputs is as close as 1e-9 to one of these.
 CLIPPED_THRESHOLDS = (-0.1, 0.013, 0.21, 0.47, 0.71, 0.93, 1.5, math.inf)
-SPARSE = ["uniform", "sizes", "thin", "outliers", "near copies", "far from the origin", "integers"]
-CROWDS = ["disjoint", "touching", "overlapping by a hair", "ladder", "crosses", "nested"]
+SPARSE_KINDS = [
+    "uniform",
+    "sizes",
+    "thin",
+    "outliers",
+    "near copies",
+    "far from the origin",
+    "integers",
+]
+DENSE_KINDS = ["disjoint", "touching", "overlapping by a hair", "ladder", "crosses", "nested"]
 
 
-def odd_boxes(rng, kind, count):
+def mixed_boxes(rng, kind, count):
     """Returns boxes that are smooth, gridded, near copies, broken or inverted."""
     low = rng.uniform(-20, 80, (count, 2))
     side = rng.uniform(-10 if kind == "inverted" else 0, 40, (count, 2))
@@ -26,17 +34,17 @@ def odd_boxes(rng, kind, count):
         boxes = boxes[rng.integers(0, max(1, count // 10), count)] + rng.normal(0, 0.5, (count, 4))
     if kind in ("broken", "inverted") and count:
         for _ in range(max(1, count // 8)):
-            boxes[rng.integers(count), rng.integers(4)] = rng.choice(ODD)
+            boxes[rng.integers(count), rng.integers(4)] = rng.choice(EXTREME_VALUES)
     return torch.from_numpy(boxes)
 
 
-ODD_KINDS = ["smooth", "gridded", "near copies", "broken", "inverted"]
+MIXED_KINDS = ["smooth", "gridded", "near copies", "broken", "inverted"]
 
 
-def odd_case(rng, count, dtype=torch.float32):
+def mixed_case(rng, count, dtype=torch.float32):
     """Returns boxes and scores of a random kind."""
-    kind = ODD_KINDS[rng.integers(5)]
-    boxes, scores = odd_boxes(rng, kind, count), rng.random(count)
+    kind = MIXED_KINDS[rng.integers(5)]
+    boxes, scores = mixed_boxes(rng, kind, count), rng.random(count)
     if rng.random() < 0.5:
         scores = np.round(scores * 10) / 10
     if kind in ("broken", "inverted") and count:
@@ -55,8 +63,8 @@ def sparse_case(rng, kind, count):
         stretch = np.exp(rng.normal(0, 2, (count, 1)))
         side = side * np.concatenate([stretch, 1 / stretch], 1)
     elif kind == "outliers":
-        far = rng.random(count) < 0.1
-        centre[far] += rng.choice([-1e7, 1e5, 1e7, 1e18], (int(far.sum()), 1))
+        is_far = rng.random(count) < 0.1
+        centre[is_far] += rng.choice([-1e7, 1e5, 1e7, 1e18], (int(is_far.sum()), 1))
     elif kind == "near copies":
         source = rng.integers(0, count // 2, count)
         centre = centre[source] + rng.normal(0, 3, (count, 2))
@@ -70,12 +78,12 @@ def sparse_case(rng, kind, count):
     if kind == "broken":
         inverted = rng.random(count) < 0.6
         boxes[inverted] = boxes[inverted][:, [2, 3, 0, 1]]
-        for value in [*ODD, -1e4, 1e4]:
+        for value in [*EXTREME_VALUES, -1e4, 1e4]:
             boxes[rng.integers(0, count, count // 40), rng.integers(0, 4, count // 40)] = value
     return torch.from_numpy(boxes), torch.from_numpy(rng.permutation(count) / count)
 
 
-def crowd_case(rng, kind, count):
+def dense_case(rng, kind, count):
     """Returns boxes that the index for low thresholds must separate: one kind per part of it."""
     index = np.arange(count)
     corner = np.stack([index % 40, index // 40], 1) * 10.0
@@ -108,14 +116,16 @@ def crowd_case(rng, kind, count):
 
 def clustered_boxes(rng, count):
     """Returns boxes around a few positions, so that each overlaps several; some are integers."""
-    places = rng.uniform(0, 200, (max(1, count // 8), 2))
-    centre = places[rng.integers(0, len(places), count)] + rng.normal(0, 6, (count, 2))
+    cluster_centres = rng.uniform(0, 200, (max(1, count // 8), 2))
+    centre = cluster_centres[rng.integers(0, len(cluster_centres), count)] + rng.normal(
+        0, 6, (count, 2)
+    )
     side = rng.uniform(10, 40, (count, 2))
     boxes = np.concatenate([centre - side / 2, centre + side / 2], 1)
     return torch.from_numpy(np.round(boxes) if rng.random() < 0.5 else boxes)
 
 
-def kinds_of(random_boxes, kinds, odd):
+def box_kinds(random_boxes, kinds, extreme_values):
     """Returns a function per kind of boxes, and one for the first kind with odd numbers."""
 
     def make(rng, count, kind, is_broken):
@@ -123,11 +133,11 @@ def kinds_of(random_boxes, kinds, odd):
         boxes = random_boxes(generator, count, kind=kind)
         if is_broken and count:
             for _ in range(1 + count // 8):
-                boxes[rng.integers(count), rng.integers(boxes.size(1))] = rng.choice(odd)
+                boxes[rng.integers(count), rng.integers(boxes.size(1))] = rng.choice(extreme_values)
         return boxes
 
-    whole = {kind: partial(make, kind=kind, is_broken=False) for kind in kinds}
-    return whole | {"broken": partial(make, kind=kinds[0], is_broken=True)}
+    valid = {kind: partial(make, kind=kind, is_broken=False) for kind in kinds}
+    return valid | {"broken": partial(make, kind=kinds[0], is_broken=True)}
 
 
 def clipped(overlaps):

@@ -27,31 +27,33 @@ PUBLIC = sorted(
     if inspect.isfunction(getattr(detops, name))
     and name not in ("register_tensor_methods", "masks_to_rle")
 )
-REFUSED = (RuntimeError, NotImplementedError, ValueError, TypeError)
+UNSUPPORTED_ERRORS = (RuntimeError, NotImplementedError, ValueError, TypeError)
 
 
 class Call:
     """An op as a function of some of the tensors of a valid call; the others stay fixed."""
 
     def __init__(self, name: str, chosen: Callable[[Tensor], bool], dtype: torch.dtype) -> None:
-        given = tree_map_only(
+        call_arguments = tree_map_only(
             Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, arguments()[name]
         )
         self.op = getattr(torch.ops.detops, name)
-        self.leaves, self.spec = tree_flatten(given)
-        self.places = [i for i, x in enumerate(self.leaves) if isinstance(x, Tensor) and chosen(x)]
-        self.tensors = [self.leaves[i] for i in self.places]
+        self.leaves, self.spec = tree_flatten(call_arguments)
+        self.positions = [
+            i for i, x in enumerate(self.leaves) if isinstance(x, Tensor) and chosen(x)
+        ]
+        self.tensors = [self.leaves[i] for i in self.positions]
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         leaves = list(self.leaves)
-        for i, x in zip(self.places, tensors, strict=True):
+        for i, x in zip(self.positions, tensors, strict=True):
             leaves[i] = x
         return tuple(tree_leaves(self.op(**tree_unflatten(leaves, self.spec))))
 
-    def only(self, places: list[int]) -> "Call":
+    def restrict(self, positions: list[int]) -> "Call":
         """Restricts the op to fewer of the tensors."""
-        self.places = [self.places[i] for i in places]
-        self.tensors = [self.leaves[i] for i in self.places]
+        self.positions = [self.positions[i] for i in positions]
+        self.tensors = [self.leaves[i] for i in self.positions]
         return self
 
 
@@ -71,10 +73,10 @@ def differentiable(name: str) -> Call | None:
     except RuntimeError:
         return None
     reached = [i for i, x in enumerate(leaves) if x.grad is not None]
-    return call.only(reached) if reached else None
+    return call.restrict(reached) if reached else None
 
 
-def summed(call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
+def weighted_sum(call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
     """Sums all results to one number, each element with its own weight."""
 
     def total(*tensors: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ def summed(call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
     return total
 
 
-def same(found: object, expected: object, **bounds: float) -> None:
+def assert_same(found: object, expected: object, **bounds: float) -> None:
     torch.testing.assert_close(found, expected, equal_nan=True, **(bounds or dict(rtol=0, atol=0)))
 
 
@@ -105,7 +107,7 @@ def compiles(name: str) -> str:
     call = all_tensors(name)
     torch.compiler.reset()
     compiled = torch.compile(lambda *x: call(*x), fullgraph=True, backend="aot_eager")
-    same(compiled(*call.tensors), call(*call.tensors))
+    assert_same(compiled(*call.tensors), call(*call.tensors))
     return "yes"
 
 
@@ -114,10 +116,12 @@ def exports(name: str) -> str:
     call, derived = all_tensors(name), differentiable(name)
     for strict in (False, True):
         program = torch.export.export(Module(call), tuple(call.tensors), strict=strict).module()
-        same(program(*call.tensors), call(*call.tensors))
+        assert_same(program(*call.tensors), call(*call.tensors))
         if derived is not None:
             args = tuple(x.clone().requires_grad_() for x in derived.tensors)
-            same_gradients(torch.export.export(Module(derived), args, strict=strict).module(), name)
+            assert_same_gradients(
+                torch.export.export(Module(derived), args, strict=strict).module(), name
+            )
     return "yes"
 
 
@@ -127,22 +131,22 @@ def traces(name: str) -> str:
         warnings.simplefilter("ignore")
         call, derived = all_tensors(name), differentiable(name)
         traced = torch.jit.trace(Module(call), tuple(call.tensors))
-        same(traced(*call.tensors), call(*call.tensors))
+        assert_same(traced(*call.tensors), call(*call.tensors))
         if derived is not None:
             for gradients in (False, True):
                 args = tuple(x.clone().requires_grad_(gradients) for x in derived.tensors)
-                same_gradients(torch.jit.trace(Module(derived), args), name)
+                assert_same_gradients(torch.jit.trace(Module(derived), args), name)
     return "yes"
 
 
-def same_gradients(module: Callable[..., tuple[Tensor, ...]], name: str) -> None:
+def assert_same_gradients(module: Callable[..., tuple[Tensor, ...]], name: str) -> None:
     """Asserts that the module has the op's gradients."""
     found, expected = [], []
     call = differentiable(name)
     for function, gradients in ((module, found), (call, expected)):
         leaves = [x.clone().requires_grad_() for x in call.tensors]
-        gradients += torch.autograd.grad(summed(function)(*leaves), leaves)
-    same(found, expected, rtol=1e-12, atol=1e-12)
+        gradients += torch.autograd.grad(weighted_sum(function)(*leaves), leaves)
+    assert_same(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def scripts(name: str) -> str:
@@ -170,7 +174,7 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def kernels_of(call: Callable[..., Any], *tensors: Tensor) -> int:
+def count_kernels(call: Callable[..., Any], *tensors: Tensor) -> int:
     with Kernels() as kernels:
         call(*tensors)
     return kernels.count
@@ -184,12 +188,12 @@ def vmap(name: str) -> str:
         warnings.simplefilter("ignore")  # PyTorch warns that a loop is slow
         try:
             found = torch.vmap(call)(*batches)
-        except REFUSED:
+        except UNSUPPORTED_ERRORS:
             return "-"
-        loops = kernels_of(torch.vmap(call), *batches) > kernels_of(call, *call.tensors)
+        loops = count_kernels(torch.vmap(call), *batches) > count_kernels(call, *call.tensors)
     each = [call(*tensors) for tensors in zip(*batches, strict=True)]
     expected = tuple(torch.stack(r) for r in zip(*each, strict=True))
-    same(found, expected, rtol=1e-5, atol=1e-6)
+    assert_same(found, expected, rtol=1e-5, atol=1e-6)
     return "a loop" if loops else "one call"
 
 
@@ -198,10 +202,12 @@ def grad(name: str) -> str:
     call = differentiable(name)
     if call is None:
         return "-"
-    places = tuple(range(len(call.tensors)))
-    found = torch.func.grad(summed(call), places)(*call.tensors)
+    positions = tuple(range(len(call.tensors)))
+    found = torch.func.grad(weighted_sum(call), positions)(*call.tensors)
     leaves = [x.clone().requires_grad_() for x in call.tensors]
-    same(found, torch.autograd.grad(summed(call)(*leaves), leaves), rtol=1e-12, atol=1e-12)
+    assert_same(
+        found, torch.autograd.grad(weighted_sum(call)(*leaves), leaves), rtol=1e-12, atol=1e-12
+    )
     return "yes"
 
 
@@ -212,13 +218,13 @@ def jvp(name: str) -> str:
         return "-"
     directions = tuple(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x) for x in call.tensors)
     try:
-        _, found = torch.func.jvp(summed(call), tuple(call.tensors), directions)
-    except REFUSED:
+        _, found = torch.func.jvp(weighted_sum(call), tuple(call.tensors), directions)
+    except UNSUPPORTED_ERRORS:
         return "-"
-    places = tuple(range(len(call.tensors)))
-    slopes = torch.func.grad(summed(call), places)(*call.tensors)
+    positions = tuple(range(len(call.tensors)))
+    slopes = torch.func.grad(weighted_sum(call), positions)(*call.tensors)
     expected = sum((g * d).sum() for g, d in zip(slopes, directions, strict=True))
-    same(found, expected, rtol=1e-9, atol=1e-9)
+    assert_same(found, expected, rtol=1e-9, atol=1e-9)
     return "yes"
 
 
@@ -234,7 +240,7 @@ def second(name: str) -> str:
     first = torch.autograd.grad(results, leaves, weights, create_graph=True)
     try:
         torch.autograd.grad(sum(g.sum() for g in first), weights, allow_unused=True)
-    except REFUSED:
+    except UNSUPPORTED_ERRORS:
         return "-"
     assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
     return "yes"

@@ -12,7 +12,9 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
-Make = Callable[[torch.Generator, int, int], Pair]  # n and m valid elements; some of them overlap
+MakePair = Callable[
+    [torch.Generator, int, int], Pair
+]  # n and m valid elements; some of them overlap
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +23,11 @@ class Inputs:
 
     names: tuple[str, str]  # of the arguments, in errors
     sizes: tuple[tuple[int, ...], tuple[int, ...]]  # of an element of each
-    smooth: dict[str, Make]  # inputs of several kinds, around which an overlap is smooth
-    tied: dict[str, Make]  # inputs whose elements share sides and corners
-    flat: tuple[list, list]  # elements without area
-    drawn: tuple[SearchStrategy, SearchStrategy]  # any valid element, often with ties
-    twin: Callable[[Tensor], Tensor] = lambda second: second  # makes second elements first ones
+    smooth: dict[str, MakePair]  # inputs of several kinds, around which an overlap is smooth
+    tied: dict[str, MakePair]  # inputs whose elements share sides and corners
+    degenerate: tuple[list, list]  # elements without area
+    strategies: tuple[SearchStrategy, SearchStrategy]  # any valid element, often with ties
+    to_first: Callable[[Tensor], Tensor] = lambda second: second  # makes second elements first ones
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float64)
 
 
@@ -38,21 +40,21 @@ class Overlap:
     function: Callable[..., Tensor]  # of both arguments
     oracle: Callable[[Tensor, Tensor], float]  # of an element of each, in float64
     inputs: Inputs
-    close: dict[torch.dtype, tuple[float, float]]  # rtol and atol, by the dtype of the result
+    tolerances: dict[torch.dtype, tuple[float, float]]  # rtol and atol, by the dtype of the result
     aligned: bool = False  # compares element by element; otherwise all pairs, in a matrix
     matrix: Callable[..., Tensor] | None = None  # of all pairs; its diagonal has the same bits
     symmetric: bool | None = True  # None if the arguments differ in kind
     same_bits: bool = False  # on every instruction set and device
     # Values: of an element with itself, of one without area, and of one with a NaN or an infinity.
     # With None, the tests accept any finite value.
-    itself: float = 1.0
-    flat: float | None = 0.0
-    nonfinite: float | None = 0.0
+    self_value: float = 1.0
+    degenerate_value: float | None = 0.0
+    nonfinite_value: float | None = 0.0
     second_may_be_nonfinite: bool = False  # then any finite value is accepted
     # Indices of the arguments with a gradient, and for each pair of elements the oracle with those
     # factors fixed that the gradient treats as constants.
     differentiable: tuple[int, ...] = (0, 1)
-    fixed: Callable[[Tensor, Tensor], Callable[[Tensor, Tensor], float]] | None = None
+    with_fixed_factors: Callable[[Tensor, Tensor], Callable[[Tensor, Tensor], float]] | None = None
     exceptions: dict[str, str] = field(default_factory=dict)  # reasons by test, without "test_"
 
     def pair(self, n: int, m: int, dtype: torch.dtype, kind: str | None = None, seed=0) -> Pair:
@@ -62,7 +64,7 @@ class Overlap:
         first, second = make(torch.Generator().manual_seed(seed), n, n if self.aligned else m)
         return first.to(dtype), second.to(dtype)
 
-    def every(self, first: Tensor, second: Tensor) -> Pair:
+    def all_pairs(self, first: Tensor, second: Tensor) -> Pair:
         """Returns arguments that compare each of the first elements with each of the second."""
         if not self.aligned:
             return first, second
@@ -73,25 +75,29 @@ class Overlap:
         """Returns what the oracle computes."""
         pairs = zip(first, second, strict=True) if self.aligned else product(first, second)
         values = torch.tensor([self.oracle(a, b) for a, b in pairs], dtype=torch.double)
-        values = values if self.flat is None else values.nan_to_num(self.flat)
+        values = (
+            values if self.degenerate_value is None else values.nan_to_num(self.degenerate_value)
+        )
         return values if self.aligned else values.view(len(first), len(second))
 
     def differences(self, first: Tensor, second: Tensor, step: float = 1e-5) -> list[Tensor]:
         """Returns the gradients of :meth:`results` as central differences of the oracle."""
-        given = first.double(), second.double()
-        found = [torch.zeros_like(x) for x in given]
+        arguments = first.double(), second.double()
+        found = [torch.zeros_like(x) for x in arguments]
         n, m = len(first), len(second)
-        places = [(i, i) for i in range(n)] if self.aligned else list(product(range(n), range(m)))
-        for (i, j), weight in zip(places, torch.linspace(-1, 1, len(places)), strict=True):
-            pair = given[0][i], given[1][j]
-            oracle = self.fixed(*pair) if self.fixed else self.oracle
+        pairs = [(i, i) for i in range(n)] if self.aligned else list(product(range(n), range(m)))
+        for (i, j), weight in zip(pairs, torch.linspace(-1, 1, len(pairs)), strict=True):
+            elements = arguments[0][i], arguments[1][j]
+            oracle = self.with_fixed_factors(*elements) if self.with_fixed_factors else self.oracle
             for k in self.differentiable:
-                for c in range(pair[k].numel()):
+                for c in range(elements[k].numel()):
                     values = []
                     for sign in (1, -1):
-                        moved = pair[k].clone()
-                        moved[c] += sign * step
-                        values.append(oracle(moved, pair[1]) if k == 0 else oracle(pair[0], moved))
+                        shifted = elements[k].clone()
+                        shifted[c] += sign * step
+                        values.append(
+                            oracle(shifted, elements[1]) if k == 0 else oracle(elements[0], shifted)
+                        )
                     found[k][(i, j)[k], c] += weight * (values[0] - values[1]) / (2 * step)
         return [found[k] for k in self.differentiable]
 
@@ -103,6 +109,6 @@ class Overlap:
         ]
         found = self.function(*leaves)
         weight = torch.linspace(*weights, found.numel(), device=found.device).view(found.shape)
-        wanted = [leaves[k] for k in self.differentiable]
-        grads = torch.autograd.grad(found, wanted, weight.to(found)) if wanted else ()
+        inputs = [leaves[k] for k in self.differentiable]
+        grads = torch.autograd.grad(found, inputs, weight.to(found)) if inputs else ()
         return [found.detach(), *grads]

@@ -12,22 +12,22 @@ from reference_rotated import random_boxes as random_rotated
 BOTH = ("boxes1", "boxes2")
 
 
-def moved(generator, elements, count, distances, stays=0.7):
+def perturbed(generator, elements, count, distances, small_fraction=0.7):
     """Returns ``count`` of the elements, most of them moved a little and the others further."""
     chosen = elements[torch.arange(count) % max(1, len(elements))]
     noise = torch.randn(count, elements.size(1), generator=generator, dtype=torch.double)
-    far = torch.rand(count, 1, generator=generator) > stays
-    return chosen + noise * torch.tensor(distances, dtype=torch.double) * (1 + 9 * far)
+    is_far = torch.rand(count, 1, generator=generator) > small_fraction
+    return chosen + noise * torch.tensor(distances, dtype=torch.double) * (1 + 9 * is_far)
 
 
 def _boxes(generator, n, m):
     first = reference.random_boxes(max(n, 1), 100.0, generator, torch.double)
-    x, y, width, height = moved(generator, _sides(first), m, [4, 4, 3, 3]).unbind(1)
+    x, y, width, height = perturbed(generator, _to_xywh(first), m, [4, 4, 3, 3]).unbind(1)
     width, height = width.abs() + 1, height.abs() + 1
     return first[:n], torch.stack([x, y, x + width, y + height], 1)
 
 
-def _sides(boxes):
+def _to_xywh(boxes):
     return torch.cat([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)
 
 
@@ -43,7 +43,7 @@ _SIDE = st.integers(1, 9)
 _BOX = st.tuples(st.integers(0, 9), st.integers(0, 9), _SIDE, _SIDE).map(
     lambda box: (box[0], box[1], box[0] + box[2], box[1] + box[3])
 )
-_FLAT_BOXES = [
+_DEGENERATE_BOXES = [
     [3, 3, 3, 3],  # a point
     [1, 2, 5, 2],  # lines
     [2, 1, 2, 5],
@@ -56,19 +56,19 @@ BOXES = Inputs(
     ((4,), (4,)),
     smooth={"near": _boxes},
     tied={"grid": _grid},
-    flat=(_FLAT_BOXES, _FLAT_BOXES),
-    drawn=(_BOX, _BOX),
+    degenerate=(_DEGENERATE_BOXES, _DEGENERATE_BOXES),
+    strategies=(_BOX, _BOX),
 )
 
 
 def _rotated(generator, n, m, kind):
     first = random_rotated(generator, max(n, 1), torch.double, kind)
-    second = moved(generator, first, m, [8, 8, 4, 4, 40], 0.9)
+    second = perturbed(generator, first, m, [8, 8, 4, 4, 40], 0.9)
     second[:, 2:4] = second[:, 2:4].abs() + 0.1
     return first[:n], second
 
 
-def _of_one_list(generator, n, m, kind):
+def _split(generator, n, m, kind):
     boxes = random_rotated(generator, n + m, torch.double, kind)
     return boxes[:n], boxes[n:]
 
@@ -76,7 +76,7 @@ def _of_one_list(generator, n, m, kind):
 _ROTATED = st.tuples(
     *[st.floats(-20, 20)] * 2, *[st.floats(0.1, 30)] * 2, st.floats(-400, 400)
 ) | st.tuples(*[st.integers(-9, 9)] * 2, *[_SIDE] * 2, st.integers(-9, 9).map(lambda x: 45 * x))
-_FLAT_ROTATED = [
+_DEGENERATE_ROTATED = [
     [5, 5, 0, 10, 0],
     [5, 5, 10, 0, 30],
     [5, 5, -10, 10, 0],
@@ -87,9 +87,9 @@ ROTATED = Inputs(
     BOTH,
     ((5,), (5,)),
     smooth={kind: partial(_rotated, kind=kind) for kind in ("mixed", "thin", "sizes")},
-    tied={kind: partial(_of_one_list, kind=kind) for kind in ("near copies", "gridded")},
-    flat=(_FLAT_ROTATED, _FLAT_ROTATED),
-    drawn=(_ROTATED, _ROTATED),
+    tied={kind: partial(_split, kind=kind) for kind in ("near copies", "gridded")},
+    degenerate=(_DEGENERATE_ROTATED, _DEGENERATE_ROTATED),
+    strategies=(_ROTATED, _ROTATED),
 )
 
 
@@ -104,14 +104,14 @@ def _grid_quads(generator, n, m):
 
 
 _QUAD = st.tuples(*[st.integers(0, 9)] * 8)
-_FLAT_QUADS = [[1, 1] * 4, [0, 0, 1, 1, 2, 2, 3, 3], [1, 1, 2, 2, 3, 3, 1, 1]]
+_DEGENERATE_QUADS = [[1, 1] * 4, [0, 0, 1, 1, 2, 2, 3, 3], [1, 1, 2, 2, 3, 3, 1, 1]]
 QUADS = Inputs(
     BOTH,
     ((8,), (8,)),
     smooth={kind: partial(_quads, kind=kind) for kind in ("convex", "concave", "any")},
     tied={"gridded": _grid_quads},
-    flat=(_FLAT_QUADS, _FLAT_QUADS),
-    drawn=(_QUAD, _QUAD),
+    degenerate=(_DEGENERATE_QUADS, _DEGENERATE_QUADS),
+    strategies=(_QUAD, _QUAD),
 )
 
 
@@ -124,21 +124,21 @@ def _sets(generator, n, m, sets, quads):
     return points[:n], (polygons + 0.7 * near[:, None]).view(m, 8)
 
 
-def _hull_is(quads):
+def _points_with_hull(quads):
     """Returns sets of nine points whose hull is the quadrilateral: corners and points within."""
     corners = quads.view(-1, 4, 2)
-    middle = corners.mean(1, keepdim=True)
-    return torch.cat([corners, middle, (corners + middle) / 2], 1).flatten(1)
+    centre = corners.mean(1, keepdim=True)
+    return torch.cat([corners, centre, (corners + centre) / 2], 1).flatten(1)
 
 
-def _around(place):
+def _star(numbers):
     """Returns corners in four directions from a centre, which may be concave."""
-    x, y, right, down, left, up, is_clockwise = place
+    x, y, right, down, left, up, is_clockwise = numbers
     corners = [(x + right, y), (x, y + down), (x - left, y), (x, y - up)]
-    return [number for corner in corners[:: 1 if is_clockwise else -1] for number in corner]
+    return [coordinate for corner in corners[:: 1 if is_clockwise else -1] for coordinate in corner]
 
 
-_SIMPLE_QUAD = st.tuples(*[st.integers(0, 9)] * 2, *[_SIDE] * 4, st.booleans()).map(_around)
+_SIMPLE_QUAD = st.tuples(*[st.integers(0, 9)] * 2, *[_SIDE] * 4, st.booleans()).map(_star)
 _SETS = {
     f"{sets}, {quads}": partial(_sets, sets=sets, quads=quads)
     for sets in ("spread", "gridded")
@@ -149,9 +149,9 @@ POINT_SETS = Inputs(
     ((18,), (8,)),
     smooth={kind: make for kind, make in _SETS.items() if "spread" in kind},
     tied={kind: make for kind, make in _SETS.items() if "gridded" in kind},
-    flat=([[3, 4] * 9, [1, 1, 2, 2, 3, 3] * 3], _FLAT_QUADS),
-    drawn=(st.tuples(*[st.integers(0, 9)] * 18), _SIMPLE_QUAD),
-    twin=_hull_is,
+    degenerate=([[3, 4] * 9, [1, 1, 2, 2, 3, 3] * 3], _DEGENERATE_QUADS),
+    strategies=(st.tuples(*[st.integers(0, 9)] * 18), _SIMPLE_QUAD),
+    to_first=_points_with_hull,
 )
 
 HEIGHT, WIDTH = 5, 29
@@ -180,7 +180,7 @@ MASKS = Inputs(
     ((HEIGHT, WIDTH), (HEIGHT, WIDTH)),
     smooth={"random": _masks},
     tied={"some rows": _masks_of_rows},
-    flat=(_EMPTY, _EMPTY),
-    drawn=(_MASK, _MASK),
+    degenerate=(_EMPTY, _EMPTY),
+    strategies=(_MASK, _MASK),
     dtypes=(torch.bool, torch.uint8),
 )

@@ -33,13 +33,13 @@ def encoded(format="PNG", image=None, **options):
     return buffer.getvalue()
 
 
-class Finds(nn.Module):
+class ThreeObjects(nn.Module):
     """Finds three objects with masks in every image, with scores 0.9, 0.4 and 0.01."""
 
     def forward(self, images):
-        return [self.found(image) for image in images]
+        return [self.detections(image) for image in images]
 
-    def found(self, image):
+    def detections(self, image):
         height, width = image.shape[1:]
         masks = torch.zeros(3, 1, height, width, dtype=torch.bool)
         masks[:, :, : height // 2, : width // 2] = True
@@ -51,8 +51,8 @@ class Finds(nn.Module):
         }
 
 
-def finds(model=None):
-    return Detector(model or Finds(), ["cat", "dog"], device="cpu")
+def make_detector(model=None):
+    return Detector(model or ThreeObjects(), ["cat", "dog"], device="cpu")
 
 
 @contextmanager
@@ -75,9 +75,11 @@ def serving(detectors, **options):
 
 
 @pytest.fixture(scope="module", name="port")
-def small_server():
+def server_with_limits():
     """Runs a server of two models and a sample with SMALL limits, and yields its port."""
-    with serving({"a": finds(), "b": finds()}, limits=SMALL, samples={"one": b"pixels"}) as port:
+    with serving(
+        {"a": make_detector(), "b": make_detector()}, limits=SMALL, samples={"one": b"pixels"}
+    ) as port:
         yield port
 
 
@@ -86,30 +88,30 @@ def send(port, method, path, body=None, headers=()):
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, body, dict(headers))
-        answer = connection.getresponse()
-        content = answer.read()
-        if answer.getheader("content-type", "").startswith("application/json"):
+        response = connection.getresponse()
+        content = response.read()
+        if response.getheader("content-type", "").startswith("application/json"):
             content = json.loads(content)
-        return answer.status, answer.headers, content
+        return response.status, response.headers, content
     finally:
         connection.close()
 
 
-def error_of(port, status, method, path, body=None, headers=()):
+def error_message(port, status, method, path, body=None, headers=()):
     """Returns the message of an error response, which must have this status."""
-    found, _, content = send(port, method, path, body, headers)
-    assert found == status, content
+    actual, _, content = send(port, method, path, body, headers)
+    assert actual == status, content
     assert list(content) == ["error"]
     return content["error"]
 
 
-def send_raw(port, *pieces, pause=0.0):
+def send_raw(port, *chunks, pause=0.0):
     """Sends bytes over a connection and returns the response, up to the end of the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        for piece in pieces:
-            connection.sendall(piece)
+        for chunk in chunks:
+            connection.sendall(chunk)
             time.sleep(pause)
-        answer = b""
+        response = b""
         while part := connection.recv(65536):
-            answer += part
-        return answer
+            response += part
+        return response

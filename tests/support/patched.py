@@ -4,12 +4,12 @@ import torch
 
 from detops.compat.torchvision.functions import FUNCTIONS
 
-REPLACED = tuple(FUNCTIONS)
+PATCHED_FUNCTIONS = tuple(FUNCTIONS)
 BOXES = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9], [20, 20, 30, 40]])
 SCORES = torch.tensor([0.5, 0.9, 0.1])
 
 
-def our_ops(function):
+def record_ops(function):
     """Returns the result and the names of our ops that ran."""
     cpu = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=cpu, acc_events=True) as profile:

@@ -32,10 +32,10 @@ class Pooling:
     gradients: tuple[str, ...] = ("input",)  # the tensors with a first derivative
     second_derivatives: bool = True
     maximum: bool = False  # an element comes from one sample, and NaN samples do not count
-    most_samples: int | None = None  # the largest sampling_ratio
+    max_sampling_ratio: int | None = None
     tolerance: float = 2e-5  # largest error of float32 with feature maps of about 10 pixels
-    slope_tolerance: float = 3e-5  # and of its gradients
-    sums_in_any_order: tuple[str, ...] = ()  # sums that half precision may compute in another order
+    gradient_tolerance: float = 3e-5  # and of its gradients
+    reordered_sums: tuple[str, ...] = ()  # sums that half precision may compute in another order
     exceptions: dict[str, str] = field(default_factory=dict)  # from promise to reason
 
     @property
@@ -45,7 +45,7 @@ class Pooling:
     def __call__(self, tensors: Tensors) -> Tensor:
         return self.function(*tensors.values(), **self.options)
 
-    def but(self, **options: Any) -> "Pooling":
+    def with_options(self, **options: Any) -> "Pooling":
         """Returns the same call of the op with some other options."""
         return replace(self, options=self.options | options)
 
@@ -61,8 +61,8 @@ class Pooling:
     ) -> Tensors:
         """Returns the arguments by name. All except feature maps are at least float32."""
         generator = torch.Generator().manual_seed(0)
-        made = self.make(self.options, images, channels, count, size, generator)
-        return self.cast(made, dtype, device, layout)
+        tensors = self.make(self.options, images, channels, count, size, generator)
+        return self.cast(tensors, dtype, device, layout)
 
     def cast(
         self,
@@ -119,12 +119,12 @@ def upright(
 
 def rotated(options, images, channels, count, size, generator) -> Tensors:
     """Returns a feature map and RoIs at any angle."""
-    made = upright(options, images, channels, count, size, generator)
-    index, low, high = made["boxes"].split([1, 2, 2], 1)
+    tensors = upright(options, images, channels, count, size, generator)
+    index, low, high = tensors["boxes"].split([1, 2, 2], 1)
     angle = torch.rand(count, 1, generator=generator) * 800 - 400
-    return made | {"boxes": torch.cat([index, (low + high) / 2, high - low, angle], 1)}
+    return tensors | {"boxes": torch.cat([index, (low + high) / 2, high - low, angle], 1)}
 
 
-def one_for_each_op(cases: list[Pooling]) -> list[Pooling]:
+def first_case_per_op(cases: list[Pooling]) -> list[Pooling]:
     """Returns the first call of each op."""
     return list({case.op: case for case in reversed(cases)}.values())

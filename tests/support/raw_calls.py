@@ -43,16 +43,16 @@ def arguments() -> dict[str, Arguments]:
     rotated = torch.cat([low, 1 + 5 * random(5, 2), 90 * random(5, 1)], 1)
     scores, idxs = random(5), torch.tensor([0, 1, 0, 1, 1])
     rois = torch.cat([torch.tensor([[0.0], [1], [0], [1], [1]]), boxes], 1)
-    turned = torch.cat([rois[:, :1], rotated], 1)
+    rotated_rois = torch.cat([rois[:, :1], rotated], 1)
     x = random(2, 3, H, W)
     size = dict(pooled_height=2, pooled_width=3)
-    of_map = dict(batch_size=2, channels=3, height=H, width=W)
-    scaled, grad = dict(boxes=rois, spatial_scale=SCALE), random(5, 3, 2, 3)
-    pooled = dict(input=x, **scaled, **size)
-    unpooled = dict(grad=grad, **scaled, **size, **of_map)
-    turning = dict(spatial_scale=SCALE, boxes=turned)
+    map_size = dict(batch_size=2, channels=3, height=H, width=W)
+    pooling_args, grad = dict(boxes=rois, spatial_scale=SCALE), random(5, 3, 2, 3)
+    forward_args = dict(input=x, **pooling_args, **size)
+    backward_args = dict(grad=grad, **pooling_args, **size, **map_size)
+    rotated_args = dict(spatial_scale=SCALE, boxes=rotated_rois)
     planes = dict(input=random(2, 12, H, W))
-    ungrouped = unpooled | dict(grad=random(5, 2, 2, 3), channels=12)
+    ps_backward_args = backward_args | dict(grad=random(5, 2, 2, 3), channels=12)
     pyramid = dict(canonical_scale=4.0, canonical_level=4, aligned=True, sampling_ratio=2)
     window = dict(stride=[1, 1], padding=[1, 1], dilation=[1, 1])
     conv = dict(
@@ -63,9 +63,9 @@ def arguments() -> dict[str, Arguments]:
         bias=random(4),
     )
     parts = dict(spatial_scale=SCALE, group_size=2, part_size=2, sample_per_part=2, trans_std=0.1)
-    moved = dict(input=planes["input"], boxes=rois, offset=random(5, 2, 2, 2) - 0.5)
+    offset_args = dict(input=planes["input"], boxes=rois, offset=random(5, 2, 2, 2) - 0.5)
     shapes = torch.tensor([[3, 4], [2, 2]])
-    attended = dict(
+    attention = dict(
         value=random(2, 16, 2, 4),
         spatial_shapes=shapes,
         level_start_index=torch.tensor([0, 12]),
@@ -73,16 +73,18 @@ def arguments() -> dict[str, Arguments]:
         attention_weights=random(2, 3, 2, 2, 2),
     )
     pair = dict(boxes1=boxes, boxes2=others)
-    turned_pair = dict(boxes1=rotated, boxes2=rotated + random(5, 5), mode="iou")
-    hulls = dict(
+    rotated_pair = dict(boxes1=rotated, boxes2=rotated + random(5, 5), mode="iou")
+    hull_args = dict(
         pointsets=9 * random(5, 18), polygons=boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]] + random(5, 8) / 4
     )
-    quads = dict(boxes1=hulls["polygons"], boxes2=hulls["polygons"] + random(5, 8))
-    coder = dict(anchors=others, weights=[1.0, 1.0, 2.0, 2.0])
-    classified = dict(inputs=random(4, 3) - 0.5, targets=(random(4, 3) > 0.5).float())
+    quad_args = dict(boxes1=hull_args["polygons"], boxes2=hull_args["polygons"] + random(5, 8))
+    coder_args = dict(anchors=others, weights=[1.0, 1.0, 2.0, 2.0])
+    focal_inputs = dict(inputs=random(4, 3) - 0.5, targets=(random(4, 3) > 0.5).float())
     focal = dict(alpha=0.25, gamma=2.0)
-    pointed = dict(points1=random(2, 5, 2), points2=random(2, 3, 2))
-    labelled = dict(inputs=random(4, 3), targets=torch.tensor([0, 2, -1, 1]), weight=random(3))
+    point_sets = dict(points1=random(2, 5, 2), points2=random(2, 3, 2))
+    softmax_inputs = dict(
+        inputs=random(4, 3), targets=torch.tensor([0, 2, -1, 1]), weight=random(3)
+    )
     mlp = dict(
         input=random(4, 5),
         hidden_weights=random(6, 5) - 0.5,
@@ -95,92 +97,100 @@ def arguments() -> dict[str, Arguments]:
     ) | dict(c=random(4, 5))
     steps = cell | dict(input=random(2, 4, 3))
     states, cells, gates = torch.ops.detops.lltm_forward(**steps)
-    _, *argmax_yx = torch.ops.detops.roi_align_max_forward(**pooled, sampling_ratio=2, aligned=True)
-    bordered = dict(planes, boxes=SCALE * torch.stack([boxes, others]), pool_size=3)
-    _, border_argmax = torch.ops.detops.border_align_forward(**bordered)
-    _, argmax = torch.ops.detops.roi_pool_forward(**pooled)
-    deforming = dict(size, output_channels=3, **parts) | moved
-    _, count = torch.ops.detops.deform_psroi_pool_forward(**deforming)
-    decay = dict(sigma=0.5, min_score=0.01, method="gaussian")
-    scored = dict(boxes=boxes, scores=scores)
-    limited = dict(iou_threshold=0.3, score_threshold=0.05, max_output=4)
+    _, *argmax_yx = torch.ops.detops.roi_align_max_forward(
+        **forward_args, sampling_ratio=2, aligned=True
+    )
+    border_args = dict(planes, boxes=SCALE * torch.stack([boxes, others]), pool_size=3)
+    _, border_argmax = torch.ops.detops.border_align_forward(**border_args)
+    _, argmax = torch.ops.detops.roi_pool_forward(**forward_args)
+    deform_psroi_args = dict(size, output_channels=3, **parts) | offset_args
+    _, count = torch.ops.detops.deform_psroi_pool_forward(**deform_psroi_args)
+    decay_args = dict(sigma=0.5, min_score=0.01, method="gaussian")
+    boxes_and_scores = dict(boxes=boxes, scores=scores)
+    limit_args = dict(iou_threshold=0.3, score_threshold=0.05, max_output=4)
     columns, output = torch.zeros(3), torch.zeros(2, 4, H, W)
     out_grad = random(2, 4, H, W) - 0.5
     family = dict(input=conv["input"], offset=conv["offset"], gradOutput=out_grad, columns=columns)
-    convolved = CONVOLVED | dict(deformable_group=1, im2col_step=64)
+    deform_conv_args = CONVOLVED | dict(deformable_group=1, im2col_step=64)
     modulated = {k: conv[k] for k in ("input", "weight", "bias", "offset", "mask")}
     modulated |= dict(columns=columns, ones=columns)
     ps_options = dict(no_trans=0, spatial_scale=SCALE, output_dim=3, group_size=2, pooled_size=2)
     ps_options |= dict(part_size=2, sample_per_part=2, trans_std=0.1)
-    ps_family = dict(input=planes["input"], bbox=rois, trans=moved["offset"])
+    ps_family = dict(input=planes["input"], bbox=rois, trans=offset_args["offset"])
     targets = dict(targets=torch.tensor([0, 1, 3, -1]), num_classes=3)
-    moving = dict(scaled, offset=random(5, 2, 2, 3) - 0.5, sampling_ratio=2, gamma=0.5)
-    sampled = dict(input=x, points=random(2, 5, 2) * 1.2 - 0.1)
-    reassembled = dict(features=x, masks=random(2, 9, 2 * H, 2 * W)) | dict(
+    deform_roi_args = dict(
+        pooling_args, offset=random(5, 2, 2, 3) - 0.5, sampling_ratio=2, gamma=0.5
+    )
+    point_sample_args = dict(input=x, points=random(2, 5, 2) * 1.2 - 0.1)
+    carafe_args = dict(features=x, masks=random(2, 9, 2 * H, 2 * W)) | dict(
         kernel_size=3, group_size=1, scale_factor=2
     )
-    refined = dict(boxes=8 * random(2, H, W, 5), spatial_scale=SCALE, points=5)
-    places = torch.tensor([[1, 2, 4], [2, 3, 3], [3, 4, 2], [4, 1, 1]]).view(2, 2, 1, 3)
+    feature_align_args = dict(boxes=8 * random(2, H, W, 5), spatial_scale=SCALE, points=5)
+    filter_indices = torch.tensor([[1, 2, 4], [2, 3, 3], [3, 4, 2], [4, 1, 1]]).view(2, 2, 1, 3)
     calls = {
-        "nms": scored | limited,
-        "batched_nms": scored | dict(idxs=idxs, **limited),
-        "nms_match": scored | dict(iou_threshold=0.3),
-        "nms_padded": scored | dict(idxs=idxs, iou_threshold=0.3, max_output=4),
-        "nms_rotated": dict(boxes=rotated, scores=scores, **limited),
-        "batched_nms_rotated": dict(boxes=rotated, scores=scores, idxs=idxs, **limited),
-        "soft_nms": scored | dict(iou_threshold=0.3, max_output=4, **decay),
-        "matrix_nms": scored | dict(idxs=idxs, **decay),
-        "weighted_box_fusion": scored
+        "nms": boxes_and_scores | limit_args,
+        "batched_nms": boxes_and_scores | dict(idxs=idxs, **limit_args),
+        "nms_match": boxes_and_scores | dict(iou_threshold=0.3),
+        "nms_padded": boxes_and_scores | dict(idxs=idxs, iou_threshold=0.3, max_output=4),
+        "nms_rotated": dict(boxes=rotated, scores=scores, **limit_args),
+        "batched_nms_rotated": dict(boxes=rotated, scores=scores, idxs=idxs, **limit_args),
+        "soft_nms": boxes_and_scores | dict(iou_threshold=0.3, max_output=4, **decay_args),
+        "matrix_nms": boxes_and_scores | dict(idxs=idxs, **decay_args),
+        "weighted_box_fusion": boxes_and_scores
         | dict(labels=idxs, models=torch.tensor([0, 1, 1, 0, 2]), weights=[1.0, 2.0, 0.5])
         | dict(iou_threshold=0.3, skip_box_threshold=0.0, conf_type="avg", allows_overflow=False),
-        "roi_align_forward": pooled | dict(sampling_ratio=2, aligned=True),
-        "roi_align_backward": unpooled | dict(sampling_ratio=2, aligned=True),
+        "roi_align_forward": forward_args | dict(sampling_ratio=2, aligned=True),
+        "roi_align_backward": backward_args | dict(sampling_ratio=2, aligned=True),
         "multiscale_roi_align_forward": dict(
             inputs=[x, random(2, 3, 3, 4)], boxes=rois, spatial_scales=[0.5, 0.25], **size
         )
         | pyramid,
         "multiscale_roi_align_backward": dict(
-            {k: v for k, v in unpooled.items() if k not in ("spatial_scale", "height", "width")},
+            {
+                k: v
+                for k, v in backward_args.items()
+                if k not in ("spatial_scale", "height", "width")
+            },
             spatial_scales=[0.5, 0.25],
             heights=[H, 3],
             widths=[W, 4],
             **pyramid,
         ),
-        "roi_align_rotated_forward": pooled | turning | dict(sampling_ratio=2),
-        "roi_align_rotated_backward": unpooled | turning | dict(sampling_ratio=2),
-        "riroi_align_rotated_forward": pooled
-        | turning
+        "roi_align_rotated_forward": forward_args | rotated_args | dict(sampling_ratio=2),
+        "roi_align_rotated_backward": backward_args | rotated_args | dict(sampling_ratio=2),
+        "riroi_align_rotated_forward": forward_args
+        | rotated_args
         | dict(sampling_ratio=2, num_orientations=3, clockwise=False),
-        "riroi_align_rotated_backward": unpooled
-        | turning
+        "riroi_align_rotated_backward": backward_args
+        | rotated_args
         | dict(sampling_ratio=2, num_orientations=3, clockwise=False),
-        "roi_align_max_forward": pooled | dict(sampling_ratio=2, aligned=True),
-        "roi_align_max_backward": unpooled
+        "roi_align_max_forward": forward_args | dict(sampling_ratio=2, aligned=True),
+        "roi_align_max_backward": backward_args
         | dict(argmax_y=argmax_yx[0], argmax_x=argmax_yx[1], sampling_ratio=2, aligned=True),
-        "border_align_forward": bordered,
-        "border_align_backward": dict(grad=random(2, 3, 5, 4), boxes=bordered["boxes"])
+        "border_align_forward": border_args,
+        "border_align_backward": dict(grad=random(2, 3, 5, 4), boxes=border_args["boxes"])
         | dict(argmax=border_argmax, pool_size=3, height=H, width=W),
-        "prroi_pool_forward": pooled,
-        "prroi_pool_backward": dict(scaled, grad=grad, input=x, input_wanted=True)
+        "prroi_pool_forward": forward_args,
+        "prroi_pool_backward": dict(pooling_args, grad=grad, input=x, input_wanted=True)
         | dict(boxes_wanted=True),
-        "roi_pool_forward": pooled,
-        "roi_pool_backward": unpooled | dict(input=x, argmax=argmax),
-        "ps_roi_align_forward": pooled | planes | dict(sampling_ratio=2),
-        "ps_roi_align_backward": ungrouped | dict(sampling_ratio=2),
-        "ps_roi_pool_forward": pooled | planes,
-        "ps_roi_pool_backward": ungrouped,
-        "deform_psroi_pool": deforming,
-        "deform_psroi_pool_forward": deforming,
-        "deform_psroi_pool_backward": moved | parts | dict(grad=grad, count=count),
-        "deform_roi_pool_forward": moving | dict(size, input=x),
-        "deform_roi_pool_backward": moving | dict(input=x, grad=grad, input_wanted=True),
+        "roi_pool_forward": forward_args,
+        "roi_pool_backward": backward_args | dict(input=x, argmax=argmax),
+        "ps_roi_align_forward": forward_args | planes | dict(sampling_ratio=2),
+        "ps_roi_align_backward": ps_backward_args | dict(sampling_ratio=2),
+        "ps_roi_pool_forward": forward_args | planes,
+        "ps_roi_pool_backward": ps_backward_args,
+        "deform_psroi_pool": deform_psroi_args,
+        "deform_psroi_pool_forward": deform_psroi_args,
+        "deform_psroi_pool_backward": offset_args | parts | dict(grad=grad, count=count),
+        "deform_roi_pool_forward": deform_roi_args | dict(size, input=x),
+        "deform_roi_pool_backward": deform_roi_args | dict(input=x, grad=grad, input_wanted=True),
         "masks_to_rle": dict(masks=random(3, H, W) > 0.5),
         "deform_conv2d_forward": conv | window,
         "deform_conv2d_backward": conv
         | window
         | dict(grad=out_grad, wanted=[True] * 5, edge_gradient=True),
-        "ms_deform_attn_forward": attended,
-        "ms_deform_attn_backward": attended | dict(grad=random(2, 3, 8)),
+        "ms_deform_attn_forward": attention,
+        "ms_deform_attn_backward": attention | dict(grad=random(2, 3, 8)),
         "box_iou_matrix": pair | dict(kind="giou", eps=1e-7),
         "box_iou_forward": pair | dict(kind="giou", eps=1e-7),
         "box_iou_backward": pair | dict(grad=random(5, 5), kind="ciou", eps=1e-7),
@@ -192,31 +202,33 @@ def arguments() -> dict[str, Arguments]:
         "box_iou_loss_backward": pair | dict(grad=random(5), kind="ciou", eps=1e-7),
         "match_boxes": pair,
         "linear_assignment": dict(cost=random(2, 5, 4), num_objects=torch.tensor([3, 4])),
-        "box_iou_rotated": turned_pair,
-        "rotated_iou_forward": turned_pair | dict(mode="iof"),
-        "rotated_iou_backward": turned_pair | dict(grad=random(5)),
-        "rotated_iou_loss": turned_pair | dict(mode="giou", reduction="mean", eps=1e-7),
-        "encode_boxes_forward": dict(boxes=boxes, **coder),
-        "encode_boxes_backward": dict(grad=random(5, 4), boxes=boxes, **coder),
-        "decode_boxes_forward": dict(deltas=random(5, 8), clip=4.0, **coder),
-        "decode_boxes_backward": dict(grad=random(5, 8), deltas=random(5, 8), clip=4.0, **coder),
-        "sigmoid_focal_loss_elements": classified | focal,
-        "sigmoid_focal_loss_forward": classified | focal,
-        "sigmoid_focal_loss_sum": classified | focal,
-        "sigmoid_focal_loss_backward": classified | focal | dict(grad=random(4, 3)),
-        "softmax_focal_loss_elements": labelled | focal,
-        "softmax_focal_loss_forward": labelled | focal,
-        "softmax_focal_loss_backward": labelled | focal | dict(grad=random(4)),
-        "softmax_focal_loss": labelled | focal | dict(reduction="sum"),
-        "chamfer_distance_forward": pointed,
-        "chamfer_distance_backward": pointed
+        "box_iou_rotated": rotated_pair,
+        "rotated_iou_forward": rotated_pair | dict(mode="iof"),
+        "rotated_iou_backward": rotated_pair | dict(grad=random(5)),
+        "rotated_iou_loss": rotated_pair | dict(mode="giou", reduction="mean", eps=1e-7),
+        "encode_boxes_forward": dict(boxes=boxes, **coder_args),
+        "encode_boxes_backward": dict(grad=random(5, 4), boxes=boxes, **coder_args),
+        "decode_boxes_forward": dict(deltas=random(5, 8), clip=4.0, **coder_args),
+        "decode_boxes_backward": dict(
+            grad=random(5, 8), deltas=random(5, 8), clip=4.0, **coder_args
+        ),
+        "sigmoid_focal_loss_elements": focal_inputs | focal,
+        "sigmoid_focal_loss_forward": focal_inputs | focal,
+        "sigmoid_focal_loss_sum": focal_inputs | focal,
+        "sigmoid_focal_loss_backward": focal_inputs | focal | dict(grad=random(4, 3)),
+        "softmax_focal_loss_elements": softmax_inputs | focal,
+        "softmax_focal_loss_forward": softmax_inputs | focal,
+        "softmax_focal_loss_backward": softmax_inputs | focal | dict(grad=random(4)),
+        "softmax_focal_loss": softmax_inputs | focal | dict(reduction="sum"),
+        "chamfer_distance_forward": point_sets,
+        "chamfer_distance_backward": point_sets
         | dict(grad1=random(2, 5), grad2=random(2, 3))
         | dict(idx1=torch.tensor([[0, 1, 2, 0, 1]] * 2), idx2=torch.tensor([[4, 0, -1]] * 2)),
-        "point_sample_forward": sampled,
-        "point_sample_backward": sampled
+        "point_sample_forward": point_sample_args,
+        "point_sample_backward": point_sample_args
         | dict(grad=random(2, 3, 5), input_wanted=True, points_wanted=True),
-        "carafe_forward": reassembled,
-        "carafe_backward": reassembled
+        "carafe_forward": carafe_args,
+        "carafe_backward": carafe_args
         | dict(grad=random(2, 3, 2 * H, 2 * W), features_wanted=True, masks_wanted=True),
         "masked_conv2d_forward": dict(features=x, mask=random(2, 3, 7) > 0.5, weight=conv["weight"])
         | dict(bias=conv["bias"], stride=[2, 1], padding=[1, 1]),
@@ -232,10 +244,10 @@ def arguments() -> dict[str, Arguments]:
         "corner_pool_forward": dict(input=x, mode="left"),
         "corner_pool_backward": dict(grad=random(2, 3, H, W), input=x, mode="left")
         | dict(output=torch.ops.detops.corner_pool_forward(x, "left")),
-        "rotated_feature_align_forward": dict(refined, features=x),
-        "rotated_feature_align_backward": dict(refined, grad=random(2, 3, H, W)),
-        "active_rotated_filter_forward": dict(input=random(2, 3, 2, 2, 1), indices=places),
-        "active_rotated_filter_backward": dict(grad=random(6, 6, 2, 1), indices=places)
+        "rotated_feature_align_forward": dict(feature_align_args, features=x),
+        "rotated_feature_align_backward": dict(feature_align_args, grad=random(2, 3, H, W)),
+        "active_rotated_filter_forward": dict(input=random(2, 3, 2, 2, 1), indices=filter_indices),
+        "active_rotated_filter_backward": dict(grad=random(6, 6, 2, 1), indices=filter_indices)
         | dict(outputs=2, inputs=3),
         "heatmaps_to_keypoints": dict(maps=random(5, 3, 4, 6), boxes=boxes),
         "masks_to_boxes": dict(masks=random(3, 4, 5) > 0.7),
@@ -244,14 +256,14 @@ def arguments() -> dict[str, Arguments]:
         "paste_masks_in_image": dict(
             masks=random(5, 1, 3, 3), boxes=boxes, height=9, width=8, threshold=0.5
         ),
-        "convex_iou": hulls,
-        "convex_giou_forward": hulls,
-        "convex_giou_backward": hulls | dict(grad=random(5)),
-        "min_area_polygons": dict(pointsets=hulls["pointsets"]),
-        "points_in_polygons": dict(points=8 * random(6, 2), polygons=hulls["polygons"]),
-        "box_iou_quadri": quads | dict(mode="iou"),
-        "box_iou_quadri_pairs": quads | dict(mode="iof"),
-        "nms_quadri": dict(boxes=hulls["polygons"], scores=scores, iou_threshold=0.3),
+        "convex_iou": hull_args,
+        "convex_giou_forward": hull_args,
+        "convex_giou_backward": hull_args | dict(grad=random(5)),
+        "min_area_polygons": dict(pointsets=hull_args["pointsets"]),
+        "points_in_polygons": dict(points=8 * random(6, 2), polygons=hull_args["polygons"]),
+        "box_iou_quadri": quad_args | dict(mode="iou"),
+        "box_iou_quadri_pairs": quad_args | dict(mode="iof"),
+        "nms_quadri": dict(boxes=hull_args["polygons"], scores=scores, iou_threshold=0.3),
         "axpy": dict(x=random(3, 4), y=random(3, 4), alpha=2.0),
         "axpy_forward": dict(x=random(3, 4), y=random(3, 4), alpha=2.0),
         "axpy_backward": dict(grad=random(3, 4), alpha=2.0),
@@ -274,19 +286,19 @@ def arguments() -> dict[str, Arguments]:
         "generalized_box_iou_loss": pair | dict(reduction="mean", eps=1e-7),
         "distance_box_iou_loss": pair | dict(reduction="sum", eps=1e-7),
         "complete_box_iou_loss": pair | dict(reduction="none", eps=1e-7),
-        "sigmoid_focal_loss": classified | focal | dict(reduction="mean"),
-        "deform_psroi_pooling": deforming,
+        "sigmoid_focal_loss": focal_inputs | focal | dict(reduction="mean"),
+        "deform_psroi_pooling": deform_psroi_args,
         "box_area": dict(boxes=boxes, fmt="xyxy"),
         "box_convert": dict(boxes=boxes, in_fmt="xyxy", out_fmt="xywh"),
         "clip_boxes_to_image": dict(boxes=boxes, height=H, width=W),
         "remove_small_boxes": dict(boxes=boxes, min_size=3.0),
-        "deform_conv_forward": convolved
+        "deform_conv_forward": deform_conv_args
         | dict(input=x, weight=conv["weight"], offset=conv["offset"], output=output)
         | dict(columns=columns, ones=columns),
-        "deform_conv_backward_input": convolved
+        "deform_conv_backward_input": deform_conv_args
         | family
         | dict(weight=conv["weight"], gradInput=torch.zeros(0), gradOffset=torch.zeros(0)),
-        "deform_conv_backward_parameters": convolved
+        "deform_conv_backward_parameters": deform_conv_args
         | family
         | dict(gradWeight=torch.zeros(4, 3, 3, 3), ones=columns, scale=1.0),
         "modulated_deform_conv_forward": MODULATED | modulated | dict(output=output),

@@ -44,7 +44,7 @@ def iou_matrix(boxes, dtype=np.float32):
         return overlap / (area[:, None] + area - overlap)
 
 
-def nms_of_overlaps(scores, overlaps, threshold):
+def nms_from_overlaps(scores, overlaps, threshold):
     """Visits boxes by score, NaN first, ties in input order; keeps those no kept box suppresses."""
     s = scores.tolist()
     suppresses = (torch.as_tensor(overlaps).double() > threshold).tolist()
@@ -143,12 +143,12 @@ def ms_deform_attn(value, shapes, locations, weights):
     """Runs grid_sample per level in float64, with NaN and infinity moved far outside."""
     images, _, heads, channels = value.shape
     queries = locations.size(1)
-    far = torch.where(locations.isfinite() & (locations.abs() < 1e6), locations, -10).double()
+    bounded = torch.where(locations.isfinite() & (locations.abs() < 1e6), locations, -10).double()
     output = 0
     for level, (h, w) in enumerate(shapes.tolist()):
         start = shapes[:level].prod(1).sum()
         planes = value[:, start : start + h * w].double().permute(0, 2, 3, 1)  # [N, M, D, hw]
-        grid = 2 * far[:, :, :, level].transpose(1, 2).flatten(0, 1) - 1  # [N M, Q, P, 2]
+        grid = 2 * bounded[:, :, :, level].transpose(1, 2).flatten(0, 1) - 1  # [N M, Q, P, 2]
         planes = planes.reshape(images * heads, channels, h, w)
         samples = F.grid_sample(planes, grid, align_corners=False)  # [N M, D, Q, P]
         weight = weights[:, :, :, level].double().transpose(1, 2).flatten(0, 1)  # [N M, Q, P]
@@ -159,26 +159,28 @@ def ms_deform_attn(value, shapes, locations, weights):
 def sigmoid_focal_loss(inputs, targets, alpha, gamma):
     """Computes equation 5 of "Focal Loss for Dense Object Detection" in float64."""
     x, t = inputs.double(), targets.double()
-    cross = -(t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x))
-    miss = torch.sigmoid(x) * (1 - t) + torch.sigmoid(-x) * t
+    cross_entropy = -(t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x))
+    error_probability = torch.sigmoid(x) * (1 - t) + torch.sigmoid(-x) * t
     weight = alpha * t + (1 - alpha) * (1 - t) if alpha >= 0 else 1
-    return weight * miss**gamma * cross
+    return weight * error_probability**gamma * cross_entropy
 
 
 def softmax_focal_loss(inputs, targets, alpha, gamma, weight=None):
     """Computes the same over a softmax in float64: one loss per row, 0 for invalid classes."""
-    counts = (targets >= 0) & (targets < inputs.size(1))
-    place = targets.long().clamp(0, inputs.size(1) - 1)[:, None]
+    is_valid = (targets >= 0) & (targets < inputs.size(1))
+    target = targets.long().clamp(0, inputs.size(1) - 1)[:, None]
     x = inputs.double()
-    other = torch.ones_like(x).scatter(1, place, 0)
+    is_other = torch.ones_like(x).scatter(1, target, 0)
     # Near a probability of 1, the other classes give its logarithm.
-    own = x.gather(1, place)
-    top = own >= x.amax(1, keepdim=True)
-    rest = (torch.where(top, x - own, 0).exp() * other).sum(1)
-    log_p = torch.where(top[:, 0], -rest.log1p(), x.log_softmax(1).gather(1, place)[:, 0])
-    others = other * x.softmax(1)
-    scale = alpha * (1 if weight is None else weight.double()[place[:, 0]])
-    return torch.where(counts, -scale * others.sum(1) ** gamma * log_p, 0)
+    target_logit = x.gather(1, target)
+    is_largest = target_logit >= x.amax(1, keepdim=True)
+    sum_of_others = (torch.where(is_largest, x - target_logit, 0).exp() * is_other).sum(1)
+    log_p = torch.where(
+        is_largest[:, 0], -sum_of_others.log1p(), x.log_softmax(1).gather(1, target)[:, 0]
+    )
+    other_probabilities = is_other * x.softmax(1)
+    scale = alpha * (1 if weight is None else weight.double()[target[:, 0]])
+    return torch.where(is_valid, -scale * other_probabilities.sum(1) ** gamma * log_p, 0)
 
 
 def chamfer_distance(points1, points2):
@@ -187,13 +189,13 @@ def chamfer_distance(points1, points2):
     for first, second in ((points1, points2), (points2, points1)):
         sets = zip(first.double().tolist(), second.double().tolist(), strict=True)
         distance, index = [], []
-        for own, others in sets:
-            for x, y in own:
-                squares = [(x - u) ** 2 + (y - v) ** 2 for u, v in others]
+        for queries, candidates in sets:
+            for x, y in queries:
+                squares = [(x - u) ** 2 + (y - v) ** 2 for u, v in candidates]
                 squares = [d if d == d else math.inf for d in squares]
-                least = min(squares, default=math.inf)
-                distance.append(least)
-                index.append(squares.index(least) if least < math.inf else -1)
+                nearest = min(squares, default=math.inf)
+                distance.append(nearest)
+                index.append(squares.index(nearest) if nearest < math.inf else -1)
         shape = first.shape[:2]
         found.append(
             (
@@ -204,19 +206,19 @@ def chamfer_distance(points1, points2):
     return found[0][0], found[1][0], found[0][1].long(), found[1][1].long()
 
 
-def clamp_is_flat_at_its_bound() -> bool:
+def clamp_has_zero_gradient_at_bound() -> bool:
     """Returns whether clamp has derivative 0 at its bound; PyTorch changed this after 2.11."""
     x = torch.zeros(1, requires_grad=True)
     x.clamp(min=0).backward()
     return bool(x.grad == 0)
 
 
-def not_just_touching(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Returns ``[N, M]``: 0 for pairs whose intersection has a side of exactly 0, else 1.
+def mask_touching_pairs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Returns weights ``[N, M]``: 0 for pairs whose intersection has a side of exactly 0, else 1.
 
     The derivative of their overlap equals torchvision's only on a PyTorch with a flat clamp.
     """
-    if clamp_is_flat_at_its_bound():
+    if clamp_has_zero_gradient_at_bound():
         return torch.ones(len(a), len(b))
     low = torch.maximum(a[:, None, :2], b[:, :2])
     return (torch.minimum(a[:, None, 2:], b[:, 2:]) != low).all(2).float()
@@ -225,12 +227,12 @@ def not_just_touching(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def overlap(a, b, mode):
     """Returns the IoU, or for ``iof`` the intersection over the area of ``a``; 0 if undefined."""
     width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    meet = width * height if width > 0 and height > 0 else 0.0
+    intersection = width * height if width > 0 and height > 0 else 0.0
     base = (a[2] - a[0]) * (a[3] - a[1])
     if mode == "iou":
-        base += (b[2] - b[0]) * (b[3] - b[1]) - meet
-    ratio = meet / base if base else math.nan
-    return ratio if ratio == ratio and meet > 0 else 0.0
+        base += (b[2] - b[0]) * (b[3] - b[1]) - intersection
+    ratio = intersection / base if base else math.nan
+    return ratio if ratio == ratio and intersection > 0 else 0.0
 
 
 def overlaps(boxes1, boxes2, mode):

@@ -14,14 +14,16 @@ def _overlaps(boxes, dtype):
 def soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, dtype=np.float32):
     """Runs the loop of the paper, one box at a time, with scores and overlaps in `dtype`."""
     iou = _overlaps(boxes, dtype)
-    numbers = scores.numpy().astype(dtype)
-    left = {i: s for i, s in enumerate(numbers) if s >= dtype(min_score) and s > -np.inf}
+    rounded_scores = scores.numpy().astype(dtype)
+    remaining = {
+        i: s for i, s in enumerate(rounded_scores) if s >= dtype(min_score) and s > -np.inf
+    }
     keep, kept_scores = [], []
-    while left:
-        best = max(left, key=lambda i: (left[i], -i))
+    while remaining:
+        best = max(remaining, key=lambda i: (remaining[i], -i))
         keep.append(best)
-        kept_scores.append(left.pop(best))
-        for i in list(left):
+        kept_scores.append(remaining.pop(best))
+        for i in list(remaining):
             if method == "gaussian":
                 weight = np.exp(-(iou[best, i] * iou[best, i]) / dtype(sigma))
             elif float(iou[best, i]) > iou_threshold:
@@ -29,9 +31,9 @@ def soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, dtype=np.fl
             else:
                 weight = dtype(1)
             with np.errstate(invalid="ignore"):  # infinity times 0
-                left[i] = left[i] * weight
-            if not left[i] >= dtype(min_score):
-                del left[i]
+                remaining[i] = remaining[i] * weight
+            if not remaining[i] >= dtype(min_score):
+                del remaining[i]
     return torch.tensor(keep, dtype=torch.int64), torch.from_numpy(np.array(kept_scores, dtype))
 
 
@@ -42,12 +44,12 @@ def matrix_nms(boxes, scores, idxs, sigma, min_score, method):
     labels = idxs[order].numpy()
     same = labels[:, None] == labels
     iou = np.triu(_overlaps(boxes[order], np.float64) * same, k=1)
-    most = np.tile(iou.max(0, initial=0), (len(iou), 1)).T
+    max_iou = np.tile(iou.max(0, initial=0), (len(iou), 1)).T
     with np.errstate(all="ignore"):
         if method == "gaussian":
-            decay = np.exp(-sigma * (iou**2 - most**2))
+            decay = np.exp(-sigma * (iou**2 - max_iou**2))
         else:
-            decay = (1 - iou) / (1 - most)
+            decay = (1 - iou) / (1 - max_iou)
             decay[np.isnan(decay)] = 1
         rescored = np.empty(len(scores))
         rescored[order] = scores[order] * decay.min(0, initial=1)

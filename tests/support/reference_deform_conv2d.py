@@ -14,10 +14,10 @@ def sample(image: Tensor, y: Tensor, x: Tensor, edge_gradient: bool) -> Tensor:
     height, width = image.shape[1:]
     # Comparisons with NaN are false.
     if edge_gradient:
-        counts = (y >= -1) & (y < height) & (x >= -1) & (x < width)
+        is_sampled = (y >= -1) & (y < height) & (x >= -1) & (x < width)
     else:
-        counts = (y > -1) & (y < height) & (x > -1) & (x < width)
-    y, x = torch.where(counts, y, -9.0), torch.where(counts, x, -9.0)
+        is_sampled = (y > -1) & (y < height) & (x > -1) & (x < width)
+    y, x = torch.where(is_sampled, y, -9.0), torch.where(is_sampled, x, -9.0)
     low_y, low_x = y.detach().floor(), x.detach().floor()
     total = image.new_zeros(image.size(0), y.numel())
     for at_y, weight_y in ((low_y, low_y + 1 - y), (low_y + 1, y - low_y)):
@@ -46,8 +46,8 @@ def deform_conv2d(
     offset_groups = offset.size(1) // (2 * points)
     size = offset.shape[2:]
     offset = offset.view(images, offset_groups, points, 2, -1)
-    places = (torch.arange(n, device=input.device) for n in size)
-    row, column = torch.meshgrid(*places, indexing="ij")
+    positions = (torch.arange(n, device=input.device) for n in size)
+    row, column = torch.meshgrid(*positions, indexing="ij")
     row, column = row.flatten() * stride[0], column.flatten() * stride[1]
     results = []
     for n in range(images):
@@ -55,14 +55,14 @@ def deform_conv2d(
         for k in range(points):
             y = row - padding[0] + k // kernel_width * dilation[0]
             x = column - padding[1] + k % kernel_width * dilation[1]
-            parts = []
-            for d, part in enumerate(input[n].chunk(offset_groups)):
-                moved = y + offset[n, d, k, 0], x + offset[n, d, k, 1]
-                value = sample(part, *moved, edge_gradient)
+            samples = []
+            for d, channels_of_group in enumerate(input[n].chunk(offset_groups)):
+                location = y + offset[n, d, k, 0], x + offset[n, d, k, 1]
+                value = sample(channels_of_group, *location, edge_gradient)
                 if mask is not None:
                     value = value * mask[n].view(offset_groups, points, -1)[d, k]
-                parts.append(value)
-            groups = torch.cat(parts).split(per_group)
+                samples.append(value)
+            groups = torch.cat(samples).split(per_group)
             kernels = weight[:, :, k // kernel_width, k % kernel_width].chunk(len(groups))
             result = result + torch.cat([w @ v for w, v in zip(kernels, groups, strict=True)])
         results.append(result if bias is None else result + bias[:, None])

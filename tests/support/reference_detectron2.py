@@ -14,31 +14,31 @@ from torch.nn import functional as F
 MEAN = (103.53, 116.28, 123.675)  # BGR
 RATIOS = (0.5, 1.0, 2.0)
 BLOCKS = {"res2": 3, "res3": 4, "res4": 6, "res5": 3}
-LIMIT = math.log(1000 / 16)
+MAX_LOG_SCALE = math.log(1000 / 16)
 
 
-def size_of(height, width, small, large):
+def resized_size(height, width, small, large):
     """Computes the size like ResizeShortestEdge."""
     scale = small * 1.0 / min(height, width)
     if height < width:
-        tall, wide = small, scale * width
+        new_height, new_width = small, scale * width
     else:
-        tall, wide = scale * height, small
-    if max(tall, wide) > large:
-        scale = large * 1.0 / max(tall, wide)
-        tall, wide = tall * scale, wide * scale
-    return int(tall + 0.5), int(wide + 0.5)
+        new_height, new_width = scale * height, small
+    if max(new_height, new_width) > large:
+        scale = large * 1.0 / max(new_height, new_width)
+        new_height, new_width = new_height * scale, new_width * scale
+    return int(new_height + 0.5), int(new_width + 0.5)
 
 
-def prepare(picture, small, large, mean=MEAN):
+def prepare(image, small, large, mean=MEAN):
     """Resizes RGB bytes ``[h, w, 3]`` to BGR in 0..255, minus the mean."""
-    height, width = size_of(*picture.shape[:2], small, large)
-    resized = Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR)
+    height, width = resized_size(*image.shape[:2], small, large)
+    resized = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
     bgr = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
     return bgr.float() - torch.tensor(mean).view(3, 1, 1)
 
 
-def batch_of(images):
+def pad_batch(images):
     """Pads images with zeros, right and below, to sides divisible by 32."""
     height = -(-max(i.shape[1] for i in images) // 32) * 32
     width = -(-max(i.shape[2] for i in images) // 32) * 32
@@ -107,7 +107,7 @@ def cell_anchors(sizes, ratios=RATIOS):
     return torch.tensor(found)
 
 
-def anchors_of(sizes, level, stride):
+def grid_anchors(sizes, level, stride):
     """Returns anchors of ``[N, C, H, W]``; those of the first cell are about the image corner."""
     cell = cell_anchors(sizes)
     return torch.cat(
@@ -131,7 +131,10 @@ def decode(deltas, boxes, weights):
     x, y = boxes[:, 0] + 0.5 * width, boxes[:, 1] + 0.5 * height
     dx, dy, dw, dh = (deltas / torch.tensor(weights)).unbind(1)
     x, y = dx * width + x, dy * height + y
-    width, height = dw.clamp(max=LIMIT).exp() * width, dh.clamp(max=LIMIT).exp() * height
+    width, height = (
+        dw.clamp(max=MAX_LOG_SCALE).exp() * width,
+        dh.clamp(max=MAX_LOG_SCALE).exp() * height,
+    )
     return torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], 1)
 
 
@@ -141,24 +144,24 @@ def clip(boxes, size):
     return torch.minimum(boxes.clamp(min=0), torch.tensor([width, height] * 2).to(boxes))
 
 
-def solid(boxes):
+def has_area(boxes):
     """Returns which boxes have an area."""
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
 def nms(boxes, scores, kinds, threshold):
     """Keeps the best boxes first; suppresses boxes of the same kind above the threshold."""
-    left = scores.argsort(descending=True, stable=True)
+    remaining = scores.argsort(descending=True, stable=True)
     area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     kept = []
-    while len(left):
-        best, left = left[0], left[1:]
+    while len(remaining):
+        best, remaining = remaining[0], remaining[1:]
         kept.append(int(best))
-        low = torch.maximum(boxes[best, :2], boxes[left, :2])
-        high = torch.minimum(boxes[best, 2:], boxes[left, 2:])
-        meet = (high - low).clamp(min=0).prod(1)
-        iou = meet / (area[best] + area[left] - meet)
-        left = left[~((iou > threshold) & (kinds[left] == kinds[best]))]
+        low = torch.maximum(boxes[best, :2], boxes[remaining, :2])
+        high = torch.minimum(boxes[best, 2:], boxes[remaining, 2:])
+        intersection = (high - low).clamp(min=0).prod(1)
+        iou = intersection / (area[best] + area[remaining] - intersection)
+        remaining = remaining[~((iou > threshold) & (kinds[remaining] == kinds[best]))]
     return torch.tensor(kept, dtype=torch.long)
 
 
@@ -177,21 +180,21 @@ def propose(state, features, sizes, anchor_sizes, before, after):
     for i, size in enumerate(sizes):
         boxes, scores, levels = [], [], []
         for level, x in enumerate(features):
-            anchors = anchors_of([anchor_sizes[level]], x, 4 * 2**level)
+            anchors = grid_anchors([anchor_sizes[level]], x, 4 * 2**level)
             score = by_anchor(logits[level][i], 1)[:, 0]
             score, index = score.topk(min(before, len(score)))
-            own = decode(by_anchor(deltas[level][i], 4), anchors, (1.0, 1, 1, 1))[index]
-            boxes.append(clip(own, size))
+            decoded = decode(by_anchor(deltas[level][i], 4), anchors, (1.0, 1, 1, 1))[index]
+            boxes.append(clip(decoded, size))
             scores.append(score)
             levels.append(torch.full_like(index, level))
         boxes, scores, levels = torch.cat(boxes), torch.cat(scores), torch.cat(levels)
-        rows = solid(boxes)
+        rows = has_area(boxes)
         boxes, scores, levels = boxes[rows], scores[rows], levels[rows]
         found.append(boxes[nms(boxes, scores, levels, 0.7)[:after]])
     return found
 
 
-def level_of(box, canonical=224):
+def fpn_level(box, canonical=224):
     """Returns a level from 2 to 5."""
     side = ((box[2] - box[0]) * (box[3] - box[1])).sqrt()
     level = torch.floor(4 + torch.log2(side / canonical + np.finfo(float).eps))
@@ -201,9 +204,9 @@ def level_of(box, canonical=224):
 def pool(features, boxes, output_size, canonical=224):
     """Pools from a list of levels with a list of boxes per image."""
     rows = []
-    for image, own in enumerate(boxes):
-        for box in own:
-            level = level_of(box, canonical)
+    for image, image_boxes in enumerate(boxes):
+        for box in image_boxes:
+            level = fpn_level(box, canonical)
             roi = torch.cat([torch.tensor([float(image)]), box])[None]
             rows.append(
                 torchvision.ops.roi_align(
@@ -225,19 +228,19 @@ def box_outputs(state, pooled):
     ]
 
 
-def detect(logits, deltas, proposals, size, score_thresh, threshold, most):
+def detect(logits, deltas, proposals, size, score_thresh, threshold, max_detections):
     """Returns boxes, scores and classes (from 0) of one image, best first."""
     probabilities = logits.softmax(1)[:, :-1]
     boxes, scores, classes = [], [], []
     for label in range(probabilities.size(1)):
-        own = deltas[:, 4 * label : 4 * label + 4]
-        decoded = clip(decode(own, proposals, (10.0, 10, 5, 5)), size)
+        class_deltas = deltas[:, 4 * label : 4 * label + 4]
+        decoded = clip(decode(class_deltas, proposals, (10.0, 10, 5, 5)), size)
         rows = (probabilities[:, label] > score_thresh).nonzero()[:, 0]
         boxes.append(decoded[rows])
         scores.append(probabilities[rows, label])
         classes.append(torch.full((len(rows),), label))
     boxes, scores, classes = torch.cat(boxes), torch.cat(scores), torch.cat(classes)
-    keep = nms(boxes, scores, classes, threshold)[:most]
+    keep = nms(boxes, scores, classes, threshold)[:max_detections]
     return boxes[keep], scores[keep], classes[keep]
 
 
@@ -260,12 +263,12 @@ def paste(mask, box, size):
     return F.grid_sample(mask[None, None], grid[None], align_corners=False)[0, 0]
 
 
-def in_picture(found, size, picture):
+def to_original_image(found, size, image):
     """Scales boxes from the batch to the image; drops those without area there."""
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     factors = torch.tensor([width / size[1], height / size[0]]).repeat(2)
     found["boxes"] = clip(found["boxes"] * factors, (height, width))
-    rows = solid(found["boxes"])
+    rows = has_area(found["boxes"])
     found = {key: value[rows] for key, value in found.items()}
     if "masks" in found:
         pasted = [
@@ -276,31 +279,31 @@ def in_picture(found, size, picture):
     return found
 
 
-def rcnn(state, pictures, settings, learn=False):
+def rcnn(state, images, settings, learn=False):
     """Returns ``boxes``, ``scores``, ``classes`` per image, and ``masks`` if the net has masks.
 
     With ``learn``, norms store the statistics of the images, and predictors get a spread.
     """
-    images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
-    sizes = [tuple(i.shape[1:]) for i in images]
-    features = pyramid(state, body(state, batch_of(images), learn))
+    prepared = [prepare(p, settings["small"], settings["large"]) for p in images]
+    sizes = [tuple(i.shape[1:]) for i in prepared]
+    features = pyramid(state, body(state, pad_batch(prepared), learn))
     if learn:
-        for layer, outputs, wanted in zip(
+        for layer, outputs, std in zip(
             ("objectness_logits", "anchor_deltas"),
             rpn_outputs(state, features),
             (1.5, 0.3),
             strict=True,
         ):
-            spread(state, f"proposal_generator.rpn_head.{layer}", outputs, wanted)
+            set_output_std(state, f"proposal_generator.rpn_head.{layer}", outputs, std)
     proposals = propose(
         state, features, sizes, settings["anchors"], settings["before"], settings["after"]
     )
     pooled = pool(features, proposals, 7, settings["canonical"])
     if learn:
-        for layer, outputs, wanted in zip(
+        for layer, outputs, std in zip(
             ("cls_score", "bbox_pred"), box_outputs(state, pooled), (2.0, 1.0), strict=True
         ):
-            spread(state, f"roi_heads.box_predictor.{layer}", [outputs], wanted)
+            set_output_std(state, f"roi_heads.box_predictor.{layer}", [outputs], std)
     counts = [len(p) for p in proposals]
     found = []
     for i, (logits, deltas) in enumerate(
@@ -309,14 +312,16 @@ def rcnn(state, pictures, settings, learn=False):
         boxes, scores, classes = detect(
             logits, deltas, proposals[i], sizes[i], settings["score"], 0.5, settings["most"]
         )
-        own = {"boxes": boxes, "scores": scores, "classes": classes}
+        result = {"boxes": boxes, "scores": scores, "classes": classes}
         if "roi_heads.mask_head.deconv.weight" in state:
             maps = pool([f[i : i + 1] for f in features], [boxes], 14, settings["canonical"])
             if learn:
-                spread(state, "roi_heads.mask_head.predictor", [mask_outputs(state, maps)], 3.0)
+                set_output_std(
+                    state, "roi_heads.mask_head.predictor", [mask_outputs(state, maps)], 3.0
+                )
             masks = mask_outputs(state, maps).sigmoid()
-            own["masks"] = masks[torch.arange(len(boxes)), classes]
-        found.append(in_picture(own, sizes[i], pictures[i]))
+            result["masks"] = masks[torch.arange(len(boxes)), classes]
+        found.append(to_original_image(result, sizes[i], images[i]))
     return found
 
 
@@ -333,40 +338,40 @@ def retinanet_outputs(state, features):
     return found
 
 
-def retinanet(state, pictures, settings, learn=False):
+def retinanet(state, images, settings, learn=False):
     """Returns ``boxes``, ``scores`` and ``classes`` per image, like ``rcnn``."""
-    images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
-    features = pyramid(state, body(state, batch_of(images), learn), retinanet=True)
+    prepared = [prepare(p, settings["small"], settings["large"]) for p in images]
+    features = pyramid(state, body(state, pad_batch(prepared), learn), retinanet=True)
     if learn:
         logits, deltas = retinanet_outputs(state, features)
-        spread(state, "head.cls_score", logits, 1.5, -4.0)
-        spread(state, "head.bbox_pred", deltas, 0.3)
+        set_output_std(state, "head.cls_score", logits, 1.5, -4.0)
+        set_output_std(state, "head.bbox_pred", deltas, 0.3)
     logits, deltas = retinanet_outputs(state, features)
     found = []
-    for i, image in enumerate(images):
+    for i, prepared_image in enumerate(prepared):
         boxes, scores, classes = [], [], []
         for level, x in enumerate(features):
             sizes = [settings["anchors"][level] * 2 ** (k / 3) for k in range(3)]
-            anchors = anchors_of(sizes, x, 8 * 2**level)
+            anchors = grid_anchors(sizes, x, 8 * 2**level)
             score = by_anchor(logits[level][i], settings["classes"]).sigmoid()
             anchor, label = (score > settings["score"]).nonzero().unbind(1)
             score = score[anchor, label]
             best = score.argsort(descending=True, stable=True)[:1000]
             anchor, label = anchor[best], label[best]
-            own = by_anchor(deltas[level][i], 4)[anchor]
-            boxes.append(decode(own, anchors[anchor], (1.0, 1, 1, 1)))
+            selected = by_anchor(deltas[level][i], 4)[anchor]
+            boxes.append(decode(selected, anchors[anchor], (1.0, 1, 1, 1)))
             scores.append(score[best])
             classes.append(label)
         boxes, scores, classes = torch.cat(boxes), torch.cat(scores), torch.cat(classes)
         keep = nms(boxes, scores, classes, 0.5)[: settings["most"]]
-        own = {"boxes": boxes[keep], "scores": scores[keep], "classes": classes[keep]}
-        found.append(in_picture(own, tuple(image.shape[1:]), pictures[i]))
+        result = {"boxes": boxes[keep], "scores": scores[keep], "classes": classes[keep]}
+        found.append(to_original_image(result, tuple(prepared_image.shape[1:]), images[i]))
     return found
 
 
-def spread(state, layer, outputs, wanted, mean=0.0):
+def set_output_std(state, layer, outputs, std, mean=0.0):
     """Rescales a layer to this deviation of its outputs (channels second) and channel mean."""
     outputs = torch.cat([x.movedim(1, -1).flatten(0, -2) for x in outputs])
-    scale = wanted / (outputs - outputs.mean(0)).std()
+    scale = std / (outputs - outputs.mean(0)).std()
     state[f"{layer}.weight"] *= scale
     state[f"{layer}.bias"] = (state[f"{layer}.bias"] - outputs.mean(0)) * scale + mean

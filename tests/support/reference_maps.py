@@ -18,9 +18,9 @@ def point_sample(input, points):
                 column, row = u * width - 0.5, v * height - 0.5
                 for j in (math.floor(row), math.floor(row) + 1):
                     for i in (math.floor(column), math.floor(column) + 1):
-                        share = (1 - abs(row - j)) * (1 - abs(column - i))
+                        bilinear_weight = (1 - abs(row - j)) * (1 - abs(column - i))
                         if 0 <= j < height and 0 <= i < width:
-                            value = value + share * x[n, :, j, i]
+                            value = value + bilinear_weight * x[n, :, j, i]
             rows.append(value)
     return torch.stack(rows).view(images, -1, channels).mT if rows else x.new_zeros(0, channels, 0)
 
@@ -42,5 +42,5 @@ def carafe(features, masks, kernel_size, group_size, scale_factor):
 def masked_conv2d(features, mask, weight, bias, stride, padding):
     """Computes the whole convolution in float64, then sets zeros outside the mask."""
     bias = None if bias is None else bias.double()
-    whole = F.conv2d(features.double(), weight.double(), bias, stride, padding)
-    return torch.where((mask > 0)[:, None], whole, 0.0)
+    convolved = F.conv2d(features.double(), weight.double(), bias, stride, padding)
+    return torch.where((mask > 0)[:, None], convolved, 0.0)

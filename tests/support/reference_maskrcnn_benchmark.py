@@ -6,7 +6,7 @@ import torchvision
 from PIL import Image
 
 
-def size_of(height, width, small, large):
+def resized_size(height, width, small, large):
     """Computes the size like transforms.Resize.get_size."""
     shorter, longer = float(min(width, height)), float(max(width, height))
     size = small
@@ -19,10 +19,10 @@ def size_of(height, width, small, large):
     return size, int(size * width / height)
 
 
-def prepare(picture, small, large, mean):
+def prepare(image, small, large, mean):
     """Resizes RGB bytes ``[h, w, 3]`` to BGR in 0..255, minus the mean."""
-    height, width = size_of(*picture.shape[:2], small, large)
-    resized = Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR)
+    height, width = resized_size(*image.shape[:2], small, large)
+    resized = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
     bgr = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
     return bgr.float() - torch.tensor(mean).view(3, 1, 1)
 
@@ -40,7 +40,7 @@ def cell_anchors(stride, size, ratios):
     return torch.tensor(np.stack(found), dtype=torch.float32)
 
 
-def anchors_of(cell, shape, stride):
+def grid_anchors(cell, shape, stride):
     found = [
         cell + torch.tensor([x, y, x, y]) * stride for y in range(shape[0]) for x in range(shape[1])
     ]
@@ -67,21 +67,21 @@ def clip(boxes, size):
 
 def nms(boxes, scores, threshold):
     """Keeps the best boxes first; suppresses boxes above the threshold."""
-    left = scores.argsort(descending=True, stable=True).tolist()
+    remaining = scores.argsort(descending=True, stable=True).tolist()
     area = (boxes[:, 2:] - boxes[:, :2] + 1).prod(1)
     kept = []
-    while left:
-        best = left.pop(0)
+    while remaining:
+        best = remaining.pop(0)
         kept.append(best)
-        low = torch.maximum(boxes[best, :2], boxes[left, :2])
-        high = torch.minimum(boxes[best, 2:], boxes[left, 2:])
-        meet = (high - low + 1).clamp(min=0).prod(1)
-        iou = meet / (area[best] + area[left] - meet)
-        left = [k for k, u in zip(left, iou.tolist(), strict=True) if not u > threshold]
+        low = torch.maximum(boxes[best, :2], boxes[remaining, :2])
+        high = torch.minimum(boxes[best, 2:], boxes[remaining, 2:])
+        intersection = (high - low + 1).clamp(min=0).prod(1)
+        iou = intersection / (area[best] + area[remaining] - intersection)
+        remaining = [k for k, u in zip(remaining, iou.tolist(), strict=True) if not u > threshold]
     return torch.tensor(kept, dtype=torch.long)
 
 
-def propose(logits, deltas, anchors, size, before, after, over_levels, threshold):
+def propose(logits, deltas, anchors, size, before, after, after_all_levels, threshold):
     """Proposes boxes of one image from ``[A]``, ``[A, 4]`` and ``[A, 4]`` per level."""
     boxes, scores = [], []
     for logit, delta, anchor in zip(logits, deltas, anchors, strict=True):
@@ -91,15 +91,15 @@ def propose(logits, deltas, anchors, size, before, after, over_levels, threshold
         boxes.append(found[keep])
         scores.append(score[keep])
     boxes, scores = torch.cat(boxes), torch.cat(scores)
-    return boxes[scores.topk(min(over_levels, len(scores)))[1]]
+    return boxes[scores.topk(min(after_all_levels, len(scores)))[1]]
 
 
 def pool(features, boxes, output_size, scales, sampling_ratio):
     """Pools from a list of levels with a list of boxes per image."""
     finest, coarsest = -int(np.log2(scales[0])), -int(np.log2(scales[-1]))
     rows = []
-    for image, own in enumerate(boxes):
-        for box in own:
+    for image, image_boxes in enumerate(boxes):
+        for box in image_boxes:
             side = float((box[2:] - box[:2] + 1).prod().sqrt())
             level = int(np.clip(np.floor(4 + np.log2(side / 224 + 1e-6)), finest, coarsest))
             i = level - finest

@@ -16,7 +16,7 @@ def masks_to_boxes(masks):
     return boxes
 
 
-def _along(first, last, cells, pixel):
+def _axis_weights(first, last, cells, pixel):
     """Returns the weights of the cells, or an empty dict if the mask misses the pixel."""
     if not (last > first and math.isfinite(last - first)):
         return {}
@@ -34,9 +34,9 @@ def paste(masks, boxes, height, width):
     values = masks.double().reshape(-1, h, w).tolist()
     for n, (x1, y1, x2, y2) in enumerate(boxes.double().tolist()):
         for i in range(height):
-            rows = _along(y1, y2, h, i)
+            rows = _axis_weights(y1, y2, h, i)
             for j in range(width) if rows else ():
-                columns = _along(x1, x2, w, j)
+                columns = _axis_weights(x1, x2, w, j)
                 if columns:
                     result[n, i, j] = sum(
                         values[n][y][x] * rows[y] * columns[x]
@@ -56,8 +56,8 @@ def mask_iou(masks1, masks2, mode="iou"):
     result = torch.zeros(len(masks1), len(masks2), dtype=torch.float64)
     for i, a in enumerate(pixels[0]):
         for j, b in enumerate(pixels[1]):
-            whole = len(a) if mode == "iof" else len(a | b)
-            result[i, j] = len(a & b) / whole if whole else 0
+            denominator = len(a) if mode == "iof" else len(a | b)
+            result[i, j] = len(a & b) / denominator if denominator else 0
     return result.float()
 
 

@@ -9,19 +9,19 @@ from reference import _sample
 def largest_sample(plane, ys, xs):
     """Returns the largest value and its position; 0 and None if it lies beyond the feature map."""
     height, width = plane.shape
-    best, place, first, beyond = -math.inf, None, None, not ys or not xs
+    best, position, first, is_partly_outside = -math.inf, None, None, not ys or not xs
     for y in ys:
         for x in xs:
             if not (-1 <= y <= height and -1 <= x <= width):
-                beyond = True
+                is_partly_outside = True
                 continue
             value = float(_sample(plane, y, x))
             first = first or (value, (y, x))
             if value > best:
-                best, place = value, (y, x)
-    if beyond and best < 0:
+                best, position = value, (y, x)
+    if is_partly_outside and best < 0:
         return 0.0, None
-    return (best, place) if place else first
+    return (best, position) if position else first
 
 
 def roi_align_max(input, rois, output_size, spatial_scale, sampling_ratio, aligned):
@@ -29,7 +29,7 @@ def roi_align_max(input, rois, output_size, spatial_scale, sampling_ratio, align
     ph, pw = output_size
     maps = input.double().numpy()
     out = torch.zeros(len(rois), maps.shape[1], ph, pw, dtype=torch.float64)
-    places = torch.full((*out.shape, 2), -2.0, dtype=torch.float64)
+    positions = torch.full((*out.shape, 2), -2.0, dtype=torch.float64)
     shift = 0.5 if aligned else 0.0
     for k, (b, x1, y1, x2, y2) in enumerate(rois.double().tolist()):
         x, y = x1 * spatial_scale - shift, y1 * spatial_scale - shift
@@ -43,11 +43,11 @@ def roi_align_max(input, rois, output_size, spatial_scale, sampling_ratio, align
             for j in range(pw):
                 xs = [x + (j + (n + 0.5) / nx) * w / pw for n in range(nx)]
                 for c in range(maps.shape[1]):
-                    value, place = largest_sample(maps[int(b), c], ys, xs)
+                    value, position = largest_sample(maps[int(b), c], ys, xs)
                     out[k, c, i, j] = value
-                    if place:
-                        places[k, c, i, j] = torch.tensor(place)
-    return out, places
+                    if position:
+                        positions[k, c, i, j] = torch.tensor(position)
+    return out, positions
 
 
 def borders(box, pool_size):
@@ -64,14 +64,14 @@ def border_align(input, boxes, pool_size):
     """Returns the maxima and the indices of their samples, -1 beyond the feature map."""
     maps, channels = input.double().numpy(), input.size(1) // 4
     out = torch.zeros(len(maps), channels, boxes.size(1), 4, dtype=torch.float64)
-    numbers = torch.full(out.shape, -1, dtype=torch.int32)
-    for b, of_image in enumerate(boxes.double().tolist()):
-        for k, box in enumerate(of_image):
+    indices = torch.full(out.shape, -1, dtype=torch.int32)
+    for b, boxes_of_image in enumerate(boxes.double().tolist()):
+        for k, box in enumerate(boxes_of_image):
             for border, (ys, xs) in enumerate(borders(box, pool_size)):
                 for c in range(channels):
                     plane = maps[b, border * channels + c]
-                    out[b, c, k, border], place = largest_sample(plane, ys, xs)
-                    if place:
-                        number = max(ys.index(place[0]), xs.index(place[1]))
-                        numbers[b, c, k, border] = number
-    return out, numbers
+                    out[b, c, k, border], position = largest_sample(plane, ys, xs)
+                    if position:
+                        index = max(ys.index(position[0]), xs.index(position[1]))
+                        indices[b, c, k, border] = index
+    return out, indices

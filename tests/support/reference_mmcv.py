@@ -33,39 +33,41 @@ def nms(boxes, scores, threshold, offset=0, at_threshold=False):
 def nms_match(dets, threshold):
     """Returns groups of indices, the kept box first; reaching the threshold suppresses a box."""
     boxes, threshold = dets[:, :4].numpy(), F(threshold)
-    rest = dets[:, 4].sort(descending=True, stable=True).indices.tolist()
+    remaining = dets[:, 4].sort(descending=True, stable=True).indices.tolist()
     groups = []
-    while rest:
-        kept, *others = rest
-        falls = [k for k in others if iou(boxes[kept], boxes[k]) >= threshold]
-        groups.append([kept, *falls])
-        rest = [k for k in others if k not in falls]
+    while remaining:
+        kept, *candidates = remaining
+        suppressed = [k for k in candidates if iou(boxes[kept], boxes[k]) >= threshold]
+        groups.append([kept, *suppressed])
+        remaining = [k for k in candidates if k not in suppressed]
     return groups
 
 
 def soft_nms(boxes, scores, threshold, sigma, min_score, method, offset=0):
     """Keeps a list: the first box replaces the selected one, the last box fills a gap."""
-    rest = [(box, F(score), i) for i, (box, score) in enumerate(zip(boxes, scores, strict=True))]
+    remaining = [
+        (box, F(score), i) for i, (box, score) in enumerate(zip(boxes, scores, strict=True))
+    ]
     selected = []
-    while rest:
-        best = max(range(len(rest)), key=lambda k: (rest[k][1], -k))
-        box, score, index = rest[best]
-        rest[best] = rest[0]
-        rest = rest[1:]
+    while remaining:
+        best = max(range(len(remaining)), key=lambda k: (remaining[k][1], -k))
+        box, score, index = remaining[best]
+        remaining[best] = remaining[0]
+        remaining = remaining[1:]
         selected.append((index, score))
         k = 0
-        while k < len(rest):
-            other, value, i = rest[k]
+        while k < len(remaining):
+            other, value, i = remaining[k]
             overlap = iou(box, other, offset)
             weight = F(1)
             if method == "gaussian":
                 weight = np.exp(-(overlap * overlap) / F(sigma))
             elif overlap >= F(threshold):
                 weight = F(0) if method == "naive" else F(1) - overlap
-            rest[k] = (other, F(value * weight), i)
-            if rest[k][1] < F(min_score):
-                rest[k] = rest[-1]
-                rest.pop()
+            remaining[k] = (other, F(value * weight), i)
+            if remaining[k][1] < F(min_score):
+                remaining[k] = remaining[-1]
+                remaining.pop()
             else:
                 k += 1
     keep, values = zip(*selected, strict=True)
@@ -209,10 +211,10 @@ def corners(plane, y, x):
     ]
 
 
-def largest(plane, places):
+def largest(plane, positions):
     """Returns the value of the first largest sample at positions (y, x), and its weights."""
     best, at = -math.inf, []
-    for y, x in places:
+    for y, x in positions:
         weights = corners(plane, y, x)
         value = sum(float(plane[row, col]) * weight for row, col, weight in weights)
         if value > best:
@@ -234,7 +236,7 @@ def roi_align_max(x, rois, size, scale, ratio, aligned, slope):
         for c in range(x.size(1)):
             for i in range(size[0]):
                 for j in range(size[1]):
-                    places = [
+                    positions = [
                         (
                             top + (i + (iy + 0.5) / ny) * bin_h,
                             left + (j + (ix + 0.5) / nx) * bin_w,
@@ -242,7 +244,7 @@ def roi_align_max(x, rois, size, scale, ratio, aligned, slope):
                         for iy in range(ny)
                         for ix in range(nx)
                     ]
-                    value, at = largest(x[int(b), c], places)
+                    value, at = largest(x[int(b), c], positions)
                     pooled[k, c, i, j] = value
                     for row, col, weight in at:
                         grad[int(b), c, row, col] += weight * slope(pooled[k, c, i, j])
@@ -257,12 +259,12 @@ def border_align(x, boxes, pool_size, slope):
         x1, y1, x2, y2 = boxes[b, k].tolist()
         step = ((x2 - x1) if border % 2 == 0 else (y2 - y1)) / pool_size
         col, row = (x1, y1) if border < 2 else (x2, y2)
-        places = []
+        positions = []
         for _ in range(pool_size + 1):
-            places.append((row, col))
+            positions.append((row, col))
             col += (step, 0, -step, 0)[border]
             row += (0, step, 0, -step)[border]
-        value, at = largest(x[b, border * channels + c], places)
+        value, at = largest(x[b, border * channels + c], positions)
         pooled[b, c, k, border] = value
         for y, z, weight in at:
             grad[b, border * channels + c, y, z] += weight * slope(pooled[b, c, k, border])
@@ -301,9 +303,9 @@ def active_rotated_filter(input, indices):
     """Moves each weight to its position in each rotation, one filter after the other."""
     entries, rotations = indices[..., 0].numel(), indices.size(3)
     output = torch.zeros(len(input), rotations, input.size(1), entries, dtype=torch.double)
-    for entry, places in enumerate(indices.reshape(entries, rotations).tolist()):
-        for rotation, place in enumerate(places):
-            output[:, rotation, :, place - 1] = input.flatten(2)[:, :, entry]
+    for entry, targets in enumerate(indices.reshape(entries, rotations).tolist()):
+        for rotation, target in enumerate(targets):
+            output[:, rotation, :, target - 1] = input.flatten(2)[:, :, entry]
     return output.view(len(input) * rotations, -1, *input.shape[3:])
 
 
@@ -327,10 +329,10 @@ def riroi_align_rotated(features, rois, size, scale, samples, orientations, cloc
     output = torch.empty_like(pooled)
     for k, angle in enumerate(rois[:, 5].double().tolist()):
         units = angle * orientations / (2 * math.pi)
-        share, whole = units - math.floor(units), math.floor(units)
+        fraction, lower = units - math.floor(units), math.floor(units)
         for c in range(features.size(1)):
             group, o = c - c % orientations, c % orientations
-            first = group + (o - whole) % orientations
-            second = group + (o - whole + 1) % orientations
-            output[k, c] = (1 - share) * pooled[k, first] + share * pooled[k, second]
+            first = group + (o - lower) % orientations
+            second = group + (o - lower + 1) % orientations
+            output[k, c] = (1 - fraction) * pooled[k, first] + fraction * pooled[k, second]
     return output

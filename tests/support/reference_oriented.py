@@ -11,12 +11,12 @@ def active_rotated_filter(input, indices):
     """Moves each weight to its position in each rotation."""
     outputs, inputs, entries = *input.shape[:2], input[0, 0].numel()
     rotations = indices.size(3)
-    turned = torch.zeros(outputs, rotations, inputs, entries, dtype=torch.double)
-    weights, places = input.double().flatten(2), indices.reshape(entries, rotations).tolist()
-    for entry, row in enumerate(places):
-        for rotation, place in enumerate(row):
-            turned[:, rotation, :, place - 1] += weights[:, :, entry]
-    return turned.view(outputs * rotations, inputs * input.size(2), *input.shape[3:])
+    rotated = torch.zeros(outputs, rotations, inputs, entries, dtype=torch.double)
+    weights, targets = input.double().flatten(2), indices.reshape(entries, rotations).tolist()
+    for entry, row in enumerate(targets):
+        for rotation, target in enumerate(row):
+            rotated[:, rotation, :, target - 1] += weights[:, :, entry]
+    return rotated.view(outputs * rotations, inputs * input.size(2), *input.shape[3:])
 
 
 def rotated_feature_align(features, boxes, scale, points):
@@ -44,18 +44,18 @@ def riroi_align_rotated(
     output = np.zeros((len(rois), *groups.shape[1:3], ph, pw))
     for k, (image, cx, cy, w, h, angle) in enumerate(rois.double().tolist()):
         cx, cy, w, h = cx * scale, cy * scale, max(w * scale, 1), max(h * scale, 1)
-        turn = math.radians(-angle if clockwise else angle)
+        radians = math.radians(-angle if clockwise else angle)
         units = angle / 360 * orientations
-        whole = math.floor(units)
+        lower = math.floor(units)
         ny = ratio if ratio > 0 else math.ceil(h / ph)
         nx = ratio if ratio > 0 else math.ceil(w / pw)
         for i, j, iy, ix in torch.cartesian_prod(*map(torch.arange, (ph, pw, ny, nx))).tolist():
             down = -h / 2 + (i + (iy + 0.5) / ny) * h / ph
             across = -w / 2 + (j + (ix + 0.5) / nx) * w / pw
-            y = cy + down * math.cos(turn) - across * math.sin(turn)
-            x = cx + down * math.sin(turn) + across * math.cos(turn)
+            y = cy + down * math.cos(radians) - across * math.sin(radians)
+            x = cx + down * math.sin(radians) + across * math.cos(radians)
             sample = _sample(groups[int(image)], y, x) / (ny * nx)
             for o in range(orientations):
-                for step, share in ((0, 1 - units + whole), (1, units - whole)):
-                    output[k, :, o, i, j] += share * sample[:, (o - whole + step) % orientations]
+                for step, weight in ((0, 1 - units + lower), (1, units - lower)):
+                    output[k, :, o, i, j] += weight * sample[:, (o - lower + step) % orientations]
     return torch.from_numpy(output).flatten(1, 2)

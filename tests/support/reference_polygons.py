@@ -9,7 +9,7 @@ def cross(o, a, b):
     return (a[0] - o[0]) * (b[1] - o[1]) - (b[0] - o[0]) * (a[1] - o[1])
 
 
-def points_of(row):
+def to_points(row):
     """Converts (x1, y1, x2, y2, ...) to pairs."""
     row = row.double().tolist()
     return list(zip(row[::2], row[1::2], strict=True))
@@ -38,15 +38,15 @@ def hull(points):
         corners.append(best)
 
 
-def _left_of(polygon, p, q):
+def _clip(polygon, p, q):
     """Returns the part of a polygon on the left of the line from p to q."""
     kept = []
     for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True):
-        at_a, at_b = cross(p, q, a), cross(p, q, b)
-        if at_a >= 0:
+        side_of_a, side_of_b = cross(p, q, a), cross(p, q, b)
+        if side_of_a >= 0:
             kept.append(a)
-        if at_a * at_b < 0:
-            t = at_a / (at_a - at_b)
+        if side_of_a * side_of_b < 0:
+            t = side_of_a / (side_of_a - side_of_b)
             kept.append((a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])))
     return kept
 
@@ -54,15 +54,19 @@ def _left_of(polygon, p, q):
 def intersection(polygon, convex):
     """Returns the common area of any polygon and a convex, counter-clockwise one."""
     for p, q in zip(convex, convex[1:] + convex[:1], strict=True):
-        polygon = _left_of(polygon, p, q)
+        polygon = _clip(polygon, p, q)
     return abs(area(polygon)) if len(polygon) > 2 else 0.0
 
 
 def _areas(pointset, polygon):
-    around, quad = hull(points_of(pointset)), points_of(polygon)
-    mine = area(around) if len(around) > 2 else 0.0
-    common = intersection(quad, around) if mine else 0.0
-    return common, mine + abs(area(quad)) - common, area(hull(around + quad))
+    convex_hull, quad = hull(to_points(pointset)), to_points(polygon)
+    pointset_area = area(convex_hull) if len(convex_hull) > 2 else 0.0
+    intersection_area = intersection(quad, convex_hull) if pointset_area else 0.0
+    return (
+        intersection_area,
+        pointset_area + abs(area(quad)) - intersection_area,
+        area(hull(convex_hull + quad)),
+    )
 
 
 def convex_iou(pointsets, polygons):
@@ -71,8 +75,8 @@ def convex_iou(pointsets, polygons):
     for i, points in enumerate(pointsets):
         for j, polygon in enumerate(polygons):
             if points.isfinite().all() and polygon.isfinite().all():
-                common, union, _ = _areas(points, polygon)
-                ious[i, j] = common / union if union else 0
+                intersection_area, union, _ = _areas(points, polygon)
+                ious[i, j] = intersection_area / union if union else 0
     return ious
 
 
@@ -80,9 +84,10 @@ def convex_giou(pointsets, polygons):
     """Returns the GIoU of matched pairs of finite numbers."""
     found = []
     for points, polygon in zip(pointsets, polygons, strict=True):
-        common, union, around = _areas(points, polygon)
+        intersection_area, union, enclosing_area = _areas(points, polygon)
         found.append(
-            (common / union if union else 0) - ((around - union) / around if around else 0)
+            (intersection_area / union if union else 0)
+            - ((enclosing_area - union) / enclosing_area if enclosing_area else 0)
         )
     return torch.tensor(found, dtype=torch.double)
 
@@ -99,15 +104,15 @@ def quad_iou(first, second, mode="iou"):
     """Returns the overlap, NaN where undefined."""
     if not (first.isfinite().all() and second.isfinite().all()):
         return math.nan
-    a, b = points_of(first), points_of(second)
-    common = 0.0
+    a, b = to_points(first), to_points(second)
+    intersection_area = 0.0
     for one, sign in _triangles(a):
         for other, its_sign in _triangles(b):
-            common += sign * its_sign * intersection(one, other)
+            intersection_area += sign * its_sign * intersection(one, other)
     areas = abs(area(a)), abs(area(b))
-    common = min(max(common, 0.0), *areas)
-    base = sum(areas) - common if mode == "iou" else areas[0]
-    return common / base if base > 0 else math.nan
+    intersection_area = min(max(intersection_area, 0.0), *areas)
+    base = sum(areas) - intersection_area if mode == "iou" else areas[0]
+    return intersection_area / base if base > 0 else math.nan
 
 
 def box_iou_quadri(boxes1, boxes2, mode="iou"):
@@ -117,16 +122,16 @@ def box_iou_quadri(boxes1, boxes2, mode="iou"):
 
 def min_area(pointset):
     """Returns the least area of a rectangle around the points, aligned with a side of the hull."""
-    points = points_of(pointset)
+    points = to_points(pointset)
     corners = hull(points)
-    least = math.inf
+    smallest = math.inf
     for a, b in zip(corners, corners[1:] + corners[:1], strict=True):
-        turn = math.atan2(b[1] - a[1], b[0] - a[0])
-        c, s = math.cos(turn), math.sin(turn)
+        angle = math.atan2(b[1] - a[1], b[0] - a[0])
+        c, s = math.cos(angle), math.sin(angle)
         u = [c * x + s * y for x, y in points]
         v = [c * y - s * x for x, y in points]
-        least = min(least, (max(u) - min(u)) * (max(v) - min(v)))
-    return least
+        smallest = min(smallest, (max(u) - min(u)) * (max(v) - min(v)))
+    return smallest
 
 
 def contains(polygon, point):
@@ -157,8 +162,8 @@ def random_quads(generator, count, kind="convex"):
         radius = torch.tensor([20.0, 4, 20, 15], dtype=torch.double).expand(count, 4)
     else:
         radius = 15 + torch.zeros(count, 4, dtype=torch.double)
-    around = torch.stack([angle.cos(), angle.sin()], -1) * radius[..., None]
-    quads = centre + around * (
+    offsets = torch.stack([angle.cos(), angle.sin()], -1) * radius[..., None]
+    quads = centre + offsets * (
         0.5 + torch.rand(count, 1, 1, generator=generator, dtype=torch.double)
     )
     quads[::2] = quads[::2].flip(1)

@@ -5,7 +5,7 @@ import math
 import torch
 
 
-def _integral_of_tent(x):
+def _tent_integral(x):
     """Returns the integral of max(0, 1 - |t|) up to x."""
     if x <= 0:
         return 0.5 * max(x + 1, 0) ** 2
@@ -21,8 +21,8 @@ def _weights(low, high, bins, size):
     for p in range(bins):
         begin, end = low + p * step, low + (p + 1) * step
         for i in range(size):
-            part = _integral_of_tent(end - i) - _integral_of_tent(begin - i)
-            weights[p, i] = part / step
+            overlap = _tent_integral(end - i) - _tent_integral(begin - i)
+            weights[p, i] = overlap / step
     return weights
 
 

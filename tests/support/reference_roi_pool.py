@@ -68,10 +68,10 @@ def roi_pool_backward(grad, rois, argmax, shape):
     sums, magnitudes = torch.zeros(2, n, c, h * w, dtype=torch.double)
     image = rois[:, 0].long().view(-1, 1, 1, 1).expand(grad.shape)
     channel = torch.arange(c).view(1, -1, 1, 1).expand(grad.shape)
-    taken = argmax >= 0
-    place = (image[taken], channel[taken], argmax[taken].long())
-    sums.index_put_(place, grad[taken].double(), accumulate=True)
-    magnitudes.index_put_(place, grad[taken].double().abs(), accumulate=True)
+    is_pooled = argmax >= 0
+    index = (image[is_pooled], channel[is_pooled], argmax[is_pooled].long())
+    sums.index_put_(index, grad[is_pooled].double(), accumulate=True)
+    magnitudes.index_put_(index, grad[is_pooled].double().abs(), accumulate=True)
     return sums.view(shape), magnitudes.view(shape)
 
 
@@ -83,8 +83,10 @@ def ps_roi_pool(input, rois, output_size, spatial_scale):
     maps = input.detach().double()
     for k, b, i, j, rows, cols in _bins(rois, output_size, spatial_scale, 0, h - 1, w - 1):
         if len(rows) and len(cols):
-            own = maps[b, i * pw + j :: ph * pw, rows.start : rows.stop, cols.start : cols.stop]
-            out[k, :, i, j] = own.mean((1, 2))
+            bin_channels = maps[
+                b, i * pw + j :: ph * pw, rows.start : rows.stop, cols.start : cols.stop
+            ]
+            out[k, :, i, j] = bin_channels.mean((1, 2))
     return out
 
 

@@ -47,15 +47,15 @@ def iou(a, b, mode="iou"):
     if not all(math.isfinite(x) for x in (*a, *b)):
         return math.nan
     area_a, area_b = (w * h if w > 0 and h > 0 else 0.0 for w, h in (a[2:4], b[2:4]))
-    common = 0.0
+    intersection = 0.0
     if area_a and area_b:
         polygon = corners((0.0, 0.0, *a[2:]))
         other = corners((b[0] - a[0], b[1] - a[1], *b[2:]))
         for p, q in zip(other, other[1:] + other[:1], strict=True):
             polygon = _clip(polygon, p, q)
-        common = _area(polygon)
-    base = area_a + area_b - common if mode == "iou" else area_a
-    return common / base if base > 0 else math.nan
+        intersection = _area(polygon)
+    base = area_a + area_b - intersection if mode == "iou" else area_a
+    return intersection / base if base > 0 else math.nan
 
 
 def box_iou_rotated(boxes1, boxes2, mode="iou"):

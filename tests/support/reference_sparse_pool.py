@@ -31,7 +31,7 @@ def roi_align_rotated(input, rois, output_size, spatial_scale, sampling_ratio):
     return torch.from_numpy(out)
 
 
-def _away_from_zero(x):
+def _round_half_away_from_zero(x):
     return math.copysign(math.floor(abs(x) + 0.5), x)
 
 
@@ -57,23 +57,32 @@ class DeformPSRoIPooling:
         ph, pw = self.size
         classes = 1 if self.offset is None else self.offset.shape[1] // 2
         for k, (image, *corners) in enumerate(self.rois):
-            x1, y1, x2, y2 = (_away_from_zero(v) for v in corners)
+            x1, y1, x2, y2 = (_round_half_away_from_zero(v) for v in corners)
             left, top = x1 * self.scale - 0.5, y1 * self.scale - 0.5
             w = max((x2 + 1) * self.scale - 0.5 - left, 0.1)
             h = max((y2 + 1) * self.scale - 0.5 - top, 0.1)
             for c in range(self.channels):
-                of_class = c // (self.channels // classes)
+                offset_class = c // (self.channels // classes)
                 for i in range(ph):
                     for j in range(pw):
                         plane = (c * self.group + i * self.group // ph) * self.group
                         plane += j * self.group // pw
-                        place = (k, 2 * of_class, i * self.part // ph, j * self.part // pw)
+                        offset_index = (
+                            k,
+                            2 * offset_class,
+                            i * self.part // ph,
+                            j * self.part // pw,
+                        )
                         x, y = left + j * w / pw, top + i * h / ph
                         if self.offset is not None:
-                            x += self.offset[place] * self.std * w
-                            y += self.offset[(k, 2 * of_class + 1, *place[2:])] * self.std * h
+                            x += self.offset[offset_index] * self.std * w
+                            y += (
+                                self.offset[(k, 2 * offset_class + 1, *offset_index[2:])]
+                                * self.std
+                                * h
+                            )
                         steps = (h / ph / self.samples, w / pw / self.samples)
-                        yield (k, c, i, j), (int(image), plane), place, (y, x), steps, (h, w)
+                        yield (k, c, i, j), (int(image), plane), offset_index, (y, x), steps, (h, w)
 
     def _samples(self, start, step):
         height, width = self.maps.shape[2:]
@@ -86,31 +95,33 @@ class DeformPSRoIPooling:
     def forward(self):
         out = np.zeros((len(self.rois), self.channels, *self.size))
         count = np.zeros_like(out)
-        for at, plane, _, start, step, _ in self._bins():
+        for output_index, plane, _, start, step, _ in self._bins():
             for (y0, y1, fy), (x0, x1, fx) in self._samples(start, step):
                 m = self.maps[plane]
-                out[at] += (1 - fy) * ((1 - fx) * m[y0, x0] + fx * m[y0, x1])
-                out[at] += fy * ((1 - fx) * m[y1, x0] + fx * m[y1, x1])
-                count[at] += 1
+                out[output_index] += (1 - fy) * ((1 - fx) * m[y0, x0] + fx * m[y0, x1])
+                out[output_index] += fy * ((1 - fx) * m[y1, x0] + fx * m[y1, x1])
+                count[output_index] += 1
         return torch.from_numpy(out / np.maximum(count, 1)), torch.from_numpy(count)
 
     def backward(self, grad):
         _, count = self.forward()
         grad = (grad.double() / count.clamp(min=1)).numpy()
-        of_maps = np.zeros_like(self.maps)
-        of_offset = None if self.offset is None else np.zeros_like(self.offset)
-        for at, plane, place, start, step, (h, w) in self._bins():
+        grad_maps = np.zeros_like(self.maps)
+        grad_offset = None if self.offset is None else np.zeros_like(self.offset)
+        for output_index, plane, offset_index, start, step, (h, w) in self._bins():
             for (y0, y1, fy), (x0, x1, fx) in self._samples(start, step):
-                g = grad[at]
+                g = grad[output_index]
                 for y, wy in ((y0, 1 - fy), (y1, fy)):
                     for x, wx in ((x0, 1 - fx), (x1, fx)):
-                        of_maps[plane][y, x] += wy * wx * g
-                if of_offset is None:
+                        grad_maps[plane][y, x] += wy * wx * g
+                if grad_offset is None:
                     continue
                 m = self.maps[plane]
-                by_x = (1 - fy) * (m[y0, x1] - m[y0, x0]) + fy * (m[y1, x1] - m[y1, x0])
-                by_y = (1 - fx) * (m[y1, x0] - m[y0, x0]) + fx * (m[y1, x1] - m[y0, x1])
-                of_offset[place] += by_x * g * self.std * w
-                of_offset[(place[0], place[1] + 1, *place[2:])] += by_y * g * self.std * h
-        of_offset = None if of_offset is None else torch.from_numpy(of_offset)
-        return torch.from_numpy(of_maps), of_offset
+                slope_x = (1 - fy) * (m[y0, x1] - m[y0, x0]) + fy * (m[y1, x1] - m[y1, x0])
+                slope_y = (1 - fx) * (m[y1, x0] - m[y0, x0]) + fx * (m[y1, x1] - m[y0, x1])
+                grad_offset[offset_index] += slope_x * g * self.std * w
+                grad_offset[(offset_index[0], offset_index[1] + 1, *offset_index[2:])] += (
+                    slope_y * g * self.std * h
+                )
+        grad_offset = None if grad_offset is None else torch.from_numpy(grad_offset)
+        return torch.from_numpy(grad_maps), grad_offset

@@ -10,12 +10,14 @@ def _iou(a, b):
     height = min(a[3], b[3]) - max(a[1], b[1])
     if width <= 0 or height <= 0:
         return 0.0
-    meet = width * height
-    return meet / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - meet)
+    intersection = width * height
+    return intersection / (
+        (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - intersection
+    )
 
 
-def _takes_part(box, score, least):
-    positive = box[2] > box[0] and box[3] > box[1] and score > 0 and score >= least
+def _is_valid(box, score, min_score):
+    positive = box[2] > box[0] and box[3] > box[1] and score > 0 and score >= min_score
     return positive and all(math.isfinite(x) for x in (*box, score))
 
 
@@ -26,17 +28,17 @@ def _mean(members):
 
 def _score(members, weights, conf_type, allows_overflow):
     confidences = [c for _, c, _ in members]
-    of_members = sum(weights[model] for _, _, model in members)
-    found = {model for _, _, model in members}
-    of_found = sum(weights[model] for model in found)
+    member_weights = sum(weights[model] for _, _, model in members)
+    models = {model for _, _, model in members}
+    model_weights = sum(weights[model] for model in models)
     if conf_type == "max":
         return max(confidences) / max(weights)
     if conf_type == "box_and_model_avg":
-        return sum(confidences) / of_members * of_found / sum(weights)
+        return sum(confidences) / member_weights * model_weights / sum(weights)
     if conf_type == "absent_model_aware_avg":
-        return sum(confidences) / (of_members + sum(weights) - of_found)
-    counted = len(members) if allows_overflow else min(len(members), len(weights))
-    return sum(confidences) / len(members) * counted / sum(weights)
+        return sum(confidences) / (member_weights + sum(weights) - model_weights)
+    count = len(members) if allows_overflow else min(len(members), len(weights))
+    return sum(confidences) / len(members) * count / sum(weights)
 
 
 def weighted_box_fusion(
@@ -51,18 +53,18 @@ def weighted_box_fusion(
 ):
     """Returns boxes and scores in float64, labels in int64."""
     weights = [1.0] * len(boxes) if weights is None else weights
-    pool = {}
-    for model, (of_boxes, of_scores, of_labels) in enumerate(
+    by_label = {}
+    for model, (model_boxes, model_scores, model_labels) in enumerate(
         zip(boxes, scores, labels, strict=True)
     ):
-        found = of_boxes.double().tolist(), of_scores.double().tolist(), of_labels.tolist()
+        found = model_boxes.double().tolist(), model_scores.double().tolist(), model_labels.tolist()
         for box, score, label in zip(*found, strict=True):
-            if _takes_part(box, score, skip_box_threshold):
-                pool.setdefault(label, []).append((box, score * weights[model], model))
+            if _is_valid(box, score, skip_box_threshold):
+                by_label.setdefault(label, []).append((box, score * weights[model], model))
     results = []
-    for label in sorted(pool):
+    for label in sorted(by_label):
         clusters = []
-        for member in sorted(pool[label], key=lambda m: -m[1]):
+        for member in sorted(by_label[label], key=lambda m: -m[1]):
             overlaps = [_iou(_mean(members), member[0]) for members in clusters]
             best = max(overlaps, default=-1)
             if best > iou_threshold:

@@ -5,7 +5,7 @@ import torch
 import detops
 
 
-def rois_for(images, count, size=40.0, dtype=torch.float32):
+def random_rois(images, count, size=40.0, dtype=torch.float32):
     """Returns RoIs at any angle that reach beyond a feature map of `size` on all sides."""
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator).to(dtype)

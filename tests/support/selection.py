@@ -14,7 +14,7 @@ from paths import ROOT
 import detops
 
 # CPU kernel variants for large inputs: slow to emulate, and without a counterpart in CUDA kernels.
-LARGE_WAYS = (
+LARGE_VARIANTS = (
     "many RoIs",
     "large map",
     "a band of rows that moves down",
@@ -22,26 +22,28 @@ LARGE_WAYS = (
     "several rows at a time",
     "a row at a time",
 )
-LACKING = pytest.StashKey[dict[str, Counter]]()  # cases per file, keyed by the missing requirement
+MISSING = pytest.StashKey[dict[str, Counter]]()  # cases per file, keyed by the missing requirement
 
 
-def file_of(item):
+def file_name(item):
     return item.path.relative_to(ROOT).as_posix()
 
 
-def params_of(item):
+def parameters(item):
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
-def is_of_use(item):
+def is_applicable(item):
     """Skips instruction sets for CUDA kernels; emulation tests only these kernels."""
-    params = params_of(item)
+    params = parameters(item)
     on_gpu = params.get("device") == "cuda"
     if (detops._C.emulated or on_gpu) and params.get("isa", ISAS[0]) != ISAS[0]:
         return False
     if not detops._C.emulated:
         return True
-    return "device" in item.fixturenames and not on_gpu and params.get("way") not in LARGE_WAYS
+    return (
+        "device" in item.fixturenames and not on_gpu and params.get("variant") not in LARGE_VARIANTS
+    )
 
 
 def needs_gpu(item):
@@ -56,41 +58,41 @@ def repeated_by(fixture, items):
     return [
         item
         for item in items
-        if fixture in params_of(item)
-        and all(params_of(item).get(name, value) == value for name, value in first.items())
+        if fixture in parameters(item)
+        and all(parameters(item).get(name, value) == value for name, value in first.items())
     ]
 
 
 @pytest.hookimpl(tryfirst=True)  # runs before marks select tests
 def pytest_collection_modifyitems(config, items):
-    kept = {item for item in items if is_of_use(item)}
-    by_isa = Counter(map(file_of, repeated_by("isa", kept)))
-    counts = config.stash[LACKING] = {name: by_isa for name in ISAS if name not in isas()}
+    selected = {item for item in items if is_applicable(item)}
+    by_isa = Counter(map(file_name, repeated_by("isa", selected)))
+    counts = config.stash[MISSING] = {name: by_isa for name in ISAS if name not in isas()}
     if not HAS_GPU:
-        lacking = set(filter(needs_gpu, kept))
-        counts["a GPU"] = Counter(map(file_of, lacking.union(repeated_by("device", kept))))
-        kept -= lacking
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+        missing = set(filter(needs_gpu, selected))
+        counts["a GPU"] = Counter(map(file_name, missing.union(repeated_by("device", selected))))
+        selected -= missing
+    config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+    items[:] = [item for item in items if item in selected]
 
 
 def pytest_sessionfinish(session):
     """Sends the counts of a worker to the process that prints them."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["lacking"] = {k: dict(v) for k, v in session.config.stash.get(LACKING, {}).items()}
+        output["missing"] = {k: dict(v) for k, v in session.config.stash.get(MISSING, {}).items()}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
     """Each worker collects all tests and counts the same ones; a crashed worker reports nothing."""
-    node.config.stash[LACKING] = getattr(node, "workeroutput", {}).get("lacking", {})
+    node.config.stash[MISSING] = getattr(node, "workeroutput", {}).get("missing", {})
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    for lacking, counts in config.stash.get(LACKING, {}).items():
+    for missing, counts in config.stash.get(MISSING, {}).items():
         if not counts:
             continue
-        terminalreporter.section(f"{sum(counts.values())} cases need {lacking} and did not run")
+        terminalreporter.section(f"{sum(counts.values())} cases need {missing} and did not run")
         for file, count in sorted(counts.items()):
             terminalreporter.line(f"{count:6} {file}")

@@ -28,7 +28,7 @@ SMALL = [
 ]  # fmt: skip
 
 
-def overrides_of(name):
+def small_overrides(name):
     """Returns overrides for a minimal detector with the structure of the config."""
     cfg = load_config(FOLDER / f"{name}.yaml")
     channels = 8 if "FPN" in cfg.MODEL.BACKBONE.CONV_BODY else 32
@@ -53,29 +53,29 @@ DETECTORS = (
 )
 
 
-def detectors(*few):
+def detectors(*quick):
     """Returns DETECTORS as parameters of a test: all but a few are exhaustive."""
-    assert set(few) <= set(DETECTORS)
-    rest = pytest.mark.exhaustive
-    return [pytest.param(name, marks=() if name in few else rest) for name in DETECTORS]
+    assert set(quick) <= set(DETECTORS)
+    exhaustive = pytest.mark.exhaustive
+    return [pytest.param(name, marks=() if name in quick else exhaustive) for name in DETECTORS]
 
 
-def detector_of(name, overrides=()):
+def small_detector(name, overrides=()):
     """Returns a shared detector. Its layers keep what oneDNN packed for them, if it was enabled."""
-    return _detector_of(name, overrides, torch.backends.mkldnn.enabled)
+    return _small_detector(name, overrides, torch.backends.mkldnn.enabled)
 
 
 @cache
-def _detector_of(name, overrides, onednn):
+def _small_detector(name, overrides, onednn):
     torch.manual_seed(0)
-    cfg = load_config(FOLDER / f"{name}.yaml", [*overrides_of(name), *overrides])
+    cfg = load_config(FOLDER / f"{name}.yaml", [*small_overrides(name), *overrides])
     with pytest.MonkeyPatch.context() as patch:
         for depth in resnet.STAGES:
             patch.setitem(resnet.STAGES, depth, (1, 1, 1, 1))
         return build_detection_model(cfg).eval()
 
 
-def images_of(*sizes):
+def noise_images(*sizes):
     """Returns images of noise, and one of NaN without detections."""
     generator = torch.Generator().manual_seed(1)
     noise = [torch.rand(3, *size, generator=generator) for size in sizes]
@@ -100,8 +100,8 @@ def assert_same_detections(found, expected):
     for key, value in expected.items():
         assert found[key].dtype == value.dtype and found[key].shape == value.shape, key
         if value.is_floating_point():
-            within = TOLERANCES.get(key, {})
-            torch.testing.assert_close(found[key], value, equal_nan=True, **within)
+            tolerances = TOLERANCES.get(key, {})
+            torch.testing.assert_close(found[key], value, equal_nan=True, **tolerances)
         elif key == "masks":  # pixels on the edge may differ
             assert (found[key] != value).sum() <= 1e-3 * value.numel()
         else:

@@ -22,7 +22,7 @@ from detops.data import CocoDetection
 from detops.engine import Detector
 from detops.modeling import build_detection_model
 
-STORED = Path(__file__).with_name("smoke_results.npz")
+RESULTS_FILE = Path(__file__).with_name("smoke_results.npz")
 SAMPLES = 48  # evenly spaced elements to keep of a tensor
 # Kernels sum alike on every PyTorch, but random numbers, matrix products and exp differ in the last
 # digits between PyTorch versions and between processors.
@@ -32,17 +32,19 @@ TOLERANCES = {
     torch.float16: 4e-3,
     torch.bfloat16: 3e-2,
 }
-DETECTED, TRAINED = 2e-3, 1e-3  # for networks, with PyTorch convolutions
+DETECTION_TOLERANCE, TRAINING_TOLERANCE = 2e-3, 1e-3  # for networks, with PyTorch convolutions
 
 
 def sample(tensor: Tensor) -> np.ndarray:
     """Returns the sizes of a tensor and evenly spaced elements."""
     flat = tensor.detach().reshape(-1)
-    places = torch.linspace(0, max(flat.numel() - 1, 0), min(SAMPLES, flat.numel())).long()
+    positions = torch.linspace(0, max(flat.numel() - 1, 0), min(SAMPLES, flat.numel())).long()
     kind = np.float64 if tensor.dtype == torch.float64 else np.float32
     kind = kind if tensor.is_floating_point() else np.int64
     sizes = np.array([tensor.dim(), *tensor.shape], dtype=np.float64)
-    values = flat[places].double().numpy() if tensor.is_floating_point() else flat[places].numpy()
+    values = (
+        flat[positions].double().numpy() if tensor.is_floating_point() else flat[positions].numpy()
+    )
     return np.concatenate([sizes, values.astype(kind)])
 
 
@@ -53,9 +55,9 @@ def results() -> dict[str, tuple[np.ndarray, float]]:
         for i, tensor in enumerate(call.results(call.tensors())):
             found[f"{call.name}: {i}"] = sample(tensor), TOLERANCES.get(tensor.dtype, 0.0)
     for name, tensor in detections().items():
-        found[f"detections: {name}"] = sample(tensor), DETECTED
+        found[f"detections: {name}"] = sample(tensor), DETECTION_TOLERANCE
     for name, tensor in training_step().items():
-        found[f"training step: {name}"] = sample(tensor), TRAINED
+        found[f"training step: {name}"] = sample(tensor), TRAINING_TOLERANCE
     return found
 
 
@@ -80,27 +82,28 @@ def training_step() -> dict[str, Tensor]:
     boxes = torch.tensor([[8.0, 8, 40, 40], [20, 30, 56, 60]])
     target = {"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": masks}
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    kept = {}
+    outputs = {}
     for step in ("first", "second"):
         torch.manual_seed(0)
         losses = model([image], [target])
-        kept |= {f"{step} {name}": loss for name, loss in losses.items()}
+        outputs |= {f"{step} {name}": loss for name, loss in losses.items()}
         optimizer.zero_grad()
         sum(losses.values()).backward()
         optimizer.step()
-    return kept | {"weight": next(model.parameters())}
+    return outputs | {"weight": next(model.parameters())}
 
 
-def fault(found: np.ndarray, stored: np.ndarray, tolerance: float) -> str:
-    """Describes the fault of a result, empty if it is correct."""
+def difference(found: np.ndarray, stored: np.ndarray, tolerance: float) -> str:
+    """Describes how a result differs from the stored one; empty if it does not."""
     sizes = slice(0, 1 + int(stored[0]))
     if found.shape != stored.shape or (found[sizes] != stored[sizes]).any():
-        return f"other sizes: {found[sizes][1:]}, were {stored[sizes][1:]}"
+        return f"different sizes: {found[sizes][1:]}, expected {stored[sizes][1:]}"
     close = np.isclose(found, stored, rtol=tolerance, atol=tolerance, equal_nan=True)
     if close.all():
         return ""
-    far = np.flatnonzero(~close)
-    return f"{len(far)} of {len(found)} differ, by up to {np.abs(found - stored)[far].max():.3g}"
+    different = np.flatnonzero(~close)
+    largest = np.abs(found - stored)[different].max()
+    return f"{len(different)} of {len(found)} differ, by up to {largest:.3g}"
 
 
 def main(arguments: list[str]) -> int:
@@ -111,22 +114,24 @@ def main(arguments: list[str]) -> int:
     if torch.version.cuda and (PACKAGE / "libdetops_cuda.so").exists() != bool(
         detops._C.cuda_version
     ):
-        print("libdetops_cuda.so is there and does not load")
+        print("libdetops_cuda.so exists but does not load")
         return 1
     found = results()
     if arguments == ["--store"]:
-        np.savez_compressed(STORED, **{name: values for name, (values, _) in found.items()})
-        print(f"{STORED.name}: {len(found)} results, {STORED.stat().st_size} bytes")
+        np.savez_compressed(RESULTS_FILE, **{name: values for name, (values, _) in found.items()})
+        print(f"{RESULTS_FILE.name}: {len(found)} results, {RESULTS_FILE.stat().st_size} bytes")
         return 0
-    stored = np.load(STORED)
-    wrong = {name: "in one of the two alone" for name in found.keys() ^ set(stored.files)}
+    stored = np.load(RESULTS_FILE)
+    differences = {
+        name: "exists in only one of the two" for name in found.keys() ^ set(stored.files)
+    }
     for name in found.keys() & set(stored.files):
-        wrong[name] = fault(found[name][0], stored[name], found[name][1])
-    for name, text in sorted(wrong.items()):
+        differences[name] = difference(found[name][0], stored[name], found[name][1])
+    for name, text in sorted(differences.items()):
         if text:
             print(f"{name}: {text}")
-    failed = sum(map(bool, wrong.values()))
-    print(f"{len(found) - failed} of {len(found)} results are those of the newest PyTorch")
+    failed = sum(map(bool, differences.values()))
+    print(f"{len(found) - failed} of {len(found)} results match the newest PyTorch")
     return int(failed > 0)
 
 

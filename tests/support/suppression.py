@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from contracts import cases_of
+from contracts import load_cases
 from torch import Tensor
 
 import detops
@@ -22,19 +22,21 @@ import detops
 Outputs = tuple[Tensor, ...]
 
 
-class Input(NamedTuple):
+class Detections(NamedTuple):
     """N boxes of any kind, their scores ``[N]`` and labels ``[N]``."""
 
     boxes: Tensor
     scores: Tensor
     labels: Tensor
 
-    def to(self, dtype: torch.dtype, device: str = "cpu") -> "Input":
+    def to(self, dtype: torch.dtype, device: str = "cpu") -> "Detections":
         """Converts floating tensors; masks and labels keep their dtype."""
-        return Input(*(t.to(device, dtype if t.is_floating_point() else t.dtype) for t in self))
+        return Detections(
+            *(t.to(device, dtype if t.is_floating_point() else t.dtype) for t in self)
+        )
 
-    def rows(self, index: Any) -> "Input":
-        return Input(*(t[index] for t in self))
+    def rows(self, index: Any) -> "Detections":
+        return Detections(*(t[index] for t in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,17 +46,17 @@ class Boxes:
     argument: str  # the name in errors
     shape: str  # the shape in errors
     kinds: Mapping[str, Callable[[np.random.Generator, int], Tensor]]  # random boxes
-    apart: Callable[[int], Tensor]  # boxes without overlap
-    third: Tensor  # two boxes with an IoU of 1/3
+    disjoint: Callable[[int], Tensor]  # boxes without overlap
+    pair_with_iou_third: Tensor
     malformed: Tensor  # boxes that overlap no box: NaN, infinite, flat
     thresholds: tuple[float, ...]
     counts: tuple[int, ...] = (0, 1, 2, 17, 60)
     rounding: torch.dtype | None = None  # dtype of the IoU, by default that of the boxes
 
-    def random(self, kind: str, count: int, scores: str = "distinct", seed: int = 0) -> Input:
+    def random(self, kind: str, count: int, scores: str = "distinct", seed: int = 0) -> Detections:
         rng = np.random.default_rng((seed, count))
         boxes = self.kinds[kind](rng, count)
-        return Input(boxes, random_scores(rng, count, scores), random_labels(rng, count))
+        return Detections(boxes, random_scores(rng, count, scores), random_labels(rng, count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,27 +73,27 @@ class Suppression:
     options: tuple[Mapping[str, Any], ...] = ({},)  # the op's own arguments, for both functions
     kept: Callable[..., Tensor] = lambda keep, *_: keep  # outputs to indices of kept boxes
     rescores: bool = False  # the second output has changed scores; NaN scores are dropped
-    least: float = math.nan  # an op that rescores drops lower scores
+    min_score: float = math.nan  # an op that rescores drops lower scores
     tolerance: Mapping[torch.dtype, float] = field(default_factory=dict)  # none: the same bits
-    separates: bool = False  # boxes with different labels do not suppress each other
+    separates_labels: bool = False  # boxes with different labels do not suppress each other
     limits: tuple[str, ...] = ()  # of score_threshold and max_output
-    many: int = 3000  # boxes, enough for several threads
+    parallel_count: int = 3000  # boxes, enough for several threads
     exceptions: Mapping[str, str] = field(default_factory=dict)  # contract tests: why not
 
     @property
     def op(self) -> str:
         return self.name.split(",")[0]
 
-    def outputs(self, given: Input, threshold: float, **options: Any) -> Outputs:
-        return as_tuple(self.call(*given, threshold, **options))
+    def outputs(self, detections: Detections, threshold: float, **options: Any) -> Outputs:
+        return as_tuple(self.call(*detections, threshold, **options))
 
-    def sample(self, count: int, scores: str = "tied") -> Input:
+    def sample(self, count: int, scores: str = "tied") -> Detections:
         """Returns an input of the most usual kind in float32."""
         return self.boxes.random(next(iter(self.boxes.kinds)), count, scores).to(torch.float32)
 
-    def keep(self, given: Input, threshold: float, **options: Any) -> Tensor:
+    def keep(self, detections: Detections, threshold: float, **options: Any) -> Tensor:
         """Returns the indices of the kept boxes."""
-        return self.kept(*self.outputs(given, threshold, **options))
+        return self.kept(*self.outputs(detections, threshold, **options))
 
 
 def same(found: Outputs, expected: Outputs) -> bool:
@@ -106,7 +108,7 @@ def as_tuple(found: Tensor | Outputs) -> Outputs:
     return (found,) if isinstance(found, Tensor) else tuple(found)
 
 
-def calling(op: str, labelled: bool = False) -> Callable[..., Tensor | Outputs]:
+def call_op(op: str, labelled: bool = False) -> Callable[..., Tensor | Outputs]:
     """Returns the call of an op that takes boxes, scores, maybe labels, and a threshold."""
 
     def call(
@@ -125,7 +127,7 @@ def greedy(overlaps: Callable[[Tensor], Tensor], labelled: bool = False) -> Call
         iou = overlaps(boxes)
         if labelled:
             iou = torch.where(labels[:, None] == labels, iou, math.nan)
-        return reference.nms_of_overlaps(scores, iou, threshold)
+        return reference.nms_from_overlaps(scores, iou, threshold)
 
     return oracle
 
@@ -136,8 +138,10 @@ def random_scores(rng: np.random.Generator, count: int, kind: str) -> Tensor:
     if kind != "distinct":
         scores = np.round(scores * 10) / 10
     if kind == "odd":
-        odd = rng.random(count) < 0.3
-        scores[odd] = rng.choice([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0], odd.sum())
+        is_invalid = rng.random(count) < 0.3
+        scores[is_invalid] = rng.choice(
+            [math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0], is_invalid.sum()
+        )
     return torch.from_numpy(scores)
 
 
@@ -150,23 +154,23 @@ def random_labels(rng: np.random.Generator, count: int) -> Tensor:
 
 
 @cache
-def inputs(boxes: Boxes, dtype: torch.dtype) -> list[tuple[str, Input]]:
+def inputs(boxes: Boxes, dtype: torch.dtype) -> list[tuple[str, Detections]]:
     """Returns each kind and count of boxes, with each kind of scores in turn."""
     found = []
     for i, kind in enumerate(boxes.kinds):
         for j, count in enumerate(boxes.counts):
             scores = ("distinct", "tied", "odd")[(i + j) % 3]
-            given = boxes.random(kind, count, scores, seed=i).to(dtype)
-            found.append((f"{count} boxes, {kind}, scores {scores}", given))
+            detections = boxes.random(kind, count, scores, seed=i).to(dtype)
+            found.append((f"{count} boxes, {kind}, scores {scores}", detections))
     return found
 
 
-def each_case(chosen: Callable[[Suppression], Any] = lambda case: True) -> Callable[..., Any]:
-    """Runs a contract test for all, or for chosen, cases without an exception from it."""
+def each_case(condition: Callable[[Suppression], Any] = lambda case: True) -> Callable[..., Any]:
+    """Runs a contract test for the cases that meet the condition, except declared exceptions."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         cases = [
-            c for c in cases_of(Suppression) if test.__name__ not in c.exceptions and chosen(c)
+            c for c in load_cases(Suppression) if test.__name__ not in c.exceptions and condition(c)
         ]
         return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)(test)
 

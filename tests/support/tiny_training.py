@@ -15,14 +15,14 @@ SHORT = [
 ]
 
 
-def arguments(output, *changes):
+def arguments(output, *overrides):
     config = PACKAGE / "configs" / "shapes.yaml"
-    fixed = ["--config", config, "--output", output, "--device", "cpu"]
-    options = [c for c in changes if str(c).startswith("--")]
-    pairs = [c for c in changes if not str(c).startswith("--")]
-    return [str(a) for a in ["train", *fixed, *options, *NETWORK, *SHORT, *pairs]]
+    base = ["--config", config, "--output", output, "--device", "cpu"]
+    options = [c for c in overrides if str(c).startswith("--")]
+    key_values = [c for c in overrides if not str(c).startswith("--")]
+    return [str(a) for a in ["train", *base, *options, *NETWORK, *SHORT, *key_values]]
 
 
-def train(output, *changes):
+def train(output, *overrides):
     """Runs the command and returns its status."""
-    return cli.main(arguments(output, *changes))
+    return cli.main(arguments(output, *overrides))

@@ -22,14 +22,14 @@ CONFIGS = {
 def cache(tmp_path, monkeypatch):
     """Provides an empty torch.hub cache; downloads fail."""
 
-    def refuse(*_, **__):
+    def fail(*_, **__):
         raise URLError("no network")
 
-    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
 
 
-def cached(name):
+def cache_path(name):
     """Returns the torch.hub cache file for the newest weights of a network."""
     file = cached_file(newest_weights(name))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def images():
 
 
 # Target spread of predictor outputs, later stages last.
-SPREAD = (
+TARGET_STD = (
     {"rpn.head.cls_logits": 1.5, "rpn.head.bbox_pred": 0.3},
     {"roi_heads.box_predictor.cls_score": 3.0, "roi_heads.box_predictor.bbox_pred": 1.0},
     {"roi_heads.mask_predictor.mask_fcn_logits": 3.0},
@@ -68,7 +68,7 @@ SPREAD = (
 
 
 @torch.no_grad()
-def liven(net, pictures, class_0=False):
+def calibrate(net, sample_images, class_0=False):
     """Sets batch norm statistics from the images, and spreads the outputs of predictors.
 
     RetinaNet finds objects of class 0 only with ``class_0``.
@@ -82,31 +82,33 @@ def liven(net, pictures, class_0=False):
         norm.weight.uniform_(0.5, 1.5, generator=generator).mul_(0.2 if "bn3" in name else 1)
         norm.bias.normal_(0, 0.2, generator=generator)
         norm.train()
-    features = net.backbone(net.transform(pictures)[0].tensors)
+    features = net.backbone(net.transform(sample_images)[0].tensors)
     for norm in norms.values():
         norm.eval()
     net.backbone.forward = lambda batch: features
     # A few proposals and detections suffice to measure the spread.
-    kept = {}
+    saved_attributes = {}
     if hasattr(net, "roi_heads"):
-        kept = {net.rpn: dict(vars(net.rpn)), net.roi_heads: dict(vars(net.roi_heads))}
+        saved_attributes = {net.rpn: dict(vars(net.rpn)), net.roi_heads: dict(vars(net.roi_heads))}
         net.rpn._post_nms_top_n = {"testing": 100}
         net.roi_heads.detections_per_img = 4
-    for layers in SPREAD:
-        noted = {n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())}
+    for layers in TARGET_STD:
+        outputs_by_layer = {
+            n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())
+        }
         hooks = [
             net.get_submodule(name).register_forward_hook(
                 lambda layer, inputs, output, found=found: found.append(
                     output.movedim(1, -1).flatten(0, -2)
                 )
             )
-            for name, found in noted.items()
+            for name, found in outputs_by_layer.items()
         ]
-        if noted:
-            net(pictures)
+        if outputs_by_layer:
+            net(sample_images)
         for hook in hooks:
             hook.remove()
-        for name, found in noted.items():
+        for name, found in outputs_by_layer.items():
             layer = net.get_submodule(name)
             outputs = torch.cat(found)
             mean = outputs.mean(dim=0)
@@ -115,7 +117,7 @@ def liven(net, pictures, class_0=False):
             # Centre each channel, so that none exceeds the others everywhere.
             layer.bias.sub_(mean).mul_(scale)
     del net.backbone.forward
-    for module, attributes in kept.items():
+    for module, attributes in saved_attributes.items():
         vars(module).update(attributes)
     if hasattr(net, "head"):
         logits = net.head.classification_head.cls_logits
@@ -125,7 +127,7 @@ def liven(net, pictures, class_0=False):
     return net
 
 
-def put_into_cache(name, folder, monkeypatch):
+def cache_random_weights(name, folder, monkeypatch):
     """Saves random weights into the torch.hub cache and returns their model."""
     monkeypatch.setenv("TORCH_HOME", str(folder))
     torch.manual_seed(0)
@@ -133,5 +135,5 @@ def put_into_cache(name, folder, monkeypatch):
     if hasattr(model, "roi_heads"):
         # Spread the logits, so that some detections are confident.
         torch.nn.init.normal_(model.roi_heads.box_predictor.cls_score.weight, std=0.2)
-    torch.save(model.state_dict(), cached(name))
+    torch.save(model.state_dict(), cache_path(name))
     return model

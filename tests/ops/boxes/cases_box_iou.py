@@ -35,7 +35,7 @@ def case(kind, aligned):
     op = partial(op, mode="iof") if kind == "iof" else op
     has_range, is_ciou = kind in ("iou", "iof"), kind == "ciou"
     reason = "gradients overflow if boxes are thin, or inverted and huge"
-    exceptions = {"extreme_numbers_give_finite_results": reason}
+    exceptions = {"extreme_values_give_finite_results": reason}
     if is_ciou:
         exceptions["overlap_passes_gradcheck"] = "the derivative treats a factor as constant"
         reason = "the two kernels compute arctangents differently"
@@ -50,10 +50,10 @@ def case(kind, aligned):
         aligned,
         matrix=op if aligned else None,
         symmetric=kind != "iof",
-        flat=0.0 if has_range else None,
-        nonfinite=None if is_ciou else 0.0,
+        degenerate_value=0.0 if has_range else None,
+        nonfinite_value=None if is_ciou else 0.0,
         second_may_be_nonfinite=kind == "iof",
-        fixed=with_constant_factor if is_ciou else None,
+        with_fixed_factors=with_constant_factor if is_ciou else None,
         exceptions=exceptions,
     )
 

@@ -38,10 +38,10 @@ def case(kind):
         BOXES,
         {torch.float32: (2e-5, 1e-6), torch.float64: (1e-11, 1e-13)},
         aligned=True,
-        itself=0.0,
-        flat=None,
-        nonfinite=torch.nan,
-        fixed=with_constant_factor if is_ciou else None,
+        self_value=0.0,
+        degenerate_value=None,
+        nonfinite_value=torch.nan,
+        with_fixed_factors=with_constant_factor if is_ciou else None,
         exceptions=exceptions,
     )
 

@@ -10,7 +10,9 @@ from reference_overlaps import rotated_loss
 
 import detops
 
-NO_DERIVATIVE = {"aligned_gradient_is_that_of_the_diagonal": "box_iou_rotated has no derivative"}
+NO_DERIVATIVE = {
+    "aligned_gradient_is_the_gradient_of_the_diagonal": "box_iou_rotated has no derivative"
+}
 
 
 def oracle_of_loss(a, b, mode):
@@ -38,11 +40,11 @@ def loss(mode):
     if mode != "iou":
         reason = "PyTorch ops compute the enclosing box"
         for test in (
-            "extreme_numbers_give_finite_results",
+            "extreme_values_give_finite_results",
             "huge_and_tiny_elements_give_finite_results",
             "nonfinite_second_elements_give_defined_results",
             "gradient_is_rounded_to_the_dtype_of_its_argument",
-            "nonfinite_numbers_give_a_defined_gradient",
+            "nonfinite_values_give_a_defined_gradient",
         ):
             exceptions[test] = reason
     if mode == "giou":
@@ -50,7 +52,7 @@ def loss(mode):
         exceptions["overlap_of_a_box_with_itself_is_one"] = reason
     if mode == "diou":
         reason = "an infinite side gives 1, another infinity NaN"
-        exceptions["nonfinite_numbers_give_a_defined_overlap"] = reason
+        exceptions["nonfinite_values_give_a_defined_overlap"] = reason
     return Overlap(
         f"rotated_iou_loss {mode}",
         "rotated_iou_loss",
@@ -59,9 +61,9 @@ def loss(mode):
         ROTATED,
         {torch.float32: (1e-6, 1e-6), torch.float64: (1e-12, 1e-12)},
         aligned=True,
-        itself=0.0,
-        flat=1.0 if mode == "iou" else None,
-        nonfinite=1.0 if mode == "iou" else torch.nan,
+        self_value=0.0,
+        degenerate_value=1.0 if mode == "iou" else None,
+        nonfinite_value=1.0 if mode == "iou" else torch.nan,
         exceptions=exceptions,
     )
 

@@ -33,7 +33,7 @@ def test_decode_inverts_encode(device):
     torch.testing.assert_close(coder.decode(coder.encode(boxes, anchors), anchors), boxes)
 
 
-def test_decode_clips_growth_of_boxes(device):
+def test_decode_clips_box_growth(device):
     anchors = torch.tensor([[0.0, 0, 10, 10]], device=device)
     deltas = torch.tensor([[0.0, 0, 100, -100]], device=device)
     x1, y1, x2, y2 = detops.decode_boxes(deltas, anchors).flatten().tolist()
@@ -62,7 +62,7 @@ def test_box_coder_promotes_mixed_dtypes(device):
         assert leaf.grad.dtype == dtype
 
 
-def test_odd_deltas_give_defined_boxes(device):
+def test_nonfinite_deltas_give_defined_boxes(device):
     anchors = reference.random_boxes(4).to(device)
     deltas = torch.zeros(4, 4, device=device)
     deltas[0, 0], deltas[1, 2], deltas[2, 3] = math.nan, math.inf, -math.inf

@@ -8,13 +8,13 @@ import reference
 import torch
 import torchvision
 from hypothesis import strategies as st
-from overlap_cases import EXTREMES, check_numbers, each
+from overlap_cases import EXTREMES, check_values, each_case
 
 import detops
 
-KIN = ("generalized_box_iou", "distance_box_iou", "complete_box_iou")
-NAMES = ("box_iou", *KIN)
-LOSSES = [f"{name}_loss" for name in KIN]
+IOU_VARIANTS = ("generalized_box_iou", "distance_box_iou", "complete_box_iou")
+NAMES = ("box_iou", *IOU_VARIANTS)
+LOSSES = [f"{name}_loss" for name in IOU_VARIANTS]
 
 
 def grid(count, sides):
@@ -32,27 +32,27 @@ def with_gradients(function, a, b, weight, **options):
 
 def plain_iof(a, b):
     low = torch.maximum(a[:, None, :2], b[:, :2])
-    meet = (torch.minimum(a[:, None, 2:], b[:, 2:]) - low).clamp(min=0).prod(2)
-    return meet / (a[:, 2:] - a[:, :2]).prod(1)[:, None]
+    intersection = (torch.minimum(a[:, None, 2:], b[:, 2:]) - low).clamp(min=0).prod(2)
+    return intersection / (a[:, 2:] - a[:, :2]).prod(1)[:, None]
 
 
-PEERS = {
+IMPLEMENTATIONS = {
     "box_iou": (detops.box_iou, torchvision.ops.box_iou),
     "iof": (partial(detops.box_iou, mode="iof"), plain_iof),
     "generalized_box_iou": (detops.generalized_box_iou, torchvision.ops.generalized_box_iou),
 }
-for name, eps in product(KIN[1:], (1e-7, 1e-3, 1.0)):
-    PEERS[f"{name}, eps {eps}"] = tuple(
+for name, eps in product(IOU_VARIANTS[1:], (1e-7, 1e-3, 1.0)):
+    IMPLEMENTATIONS[f"{name}, eps {eps}"] = tuple(
         partial(getattr(ops, name), eps=eps) for ops in (detops, torchvision.ops)
     )
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_overlaps_and_gradients_at_ties_match_torchvision(name, device, isa):
-    ours, theirs = PEERS[name]
+    ours, theirs = IMPLEMENTATIONS[name]
     boxes = grid(60, (1, 5)).double()
     pair = boxes[:40], boxes[30:]
-    weight = torch.rand(40, 30, dtype=torch.double) * reference.not_just_touching(*pair)
+    weight = torch.rand(40, 30, dtype=torch.double) * reference.mask_touching_pairs(*pair)
     found = with_gradients(ours, *(x.to(device) for x in (*pair, weight)))
     for x, y in zip(found, with_gradients(theirs, *pair, weight), strict=True):
         torch.testing.assert_close(x.cpu(), y)
@@ -72,13 +72,13 @@ def test_losses_of_tied_and_inverted_boxes_match_torchvision(name, eps, device, 
         torch.testing.assert_close(x.cpu()[defined], y[defined], rtol=1e-10, atol=1e-12)
 
 
-@each(lambda case: case.op in LOSSES)
+@each_case(lambda case: case.op in LOSSES)
 def test_losses_without_eps_are_finite(case):
     def check(a, b):
         found = with_gradients(case.function, a, b, torch.ones_like(a[:, 0]), eps=0.0)
         assert all(x.isfinite().all() for x in found)
 
-    check_numbers(case, st.sampled_from(EXTREMES), 50, check)
+    check_values(case, st.sampled_from(EXTREMES), 50, check)
 
 
 def test_boxes_whose_area_overflows_have_defined_overlaps(device):
@@ -100,18 +100,18 @@ def test_overlap_of_equal_points_is_zero(name, device):
 @pytest.mark.parametrize("fmt", ["xywh", "cxcywh"])
 def test_box_iou_accepts_every_box_format(fmt):
     a, b = reference.random_boxes(20), reference.random_boxes(20)
-    given = [detops.box_convert(x, "xyxy", fmt) for x in (a, b)]
+    converted = [detops.box_convert(x, "xyxy", fmt) for x in (a, b)]
     for options in (dict(), dict(mode="iof"), dict(aligned=True)):
-        found = detops.box_iou(*given, fmt, **options)
+        found = detops.box_iou(*converted, fmt, **options)
         torch.testing.assert_close(found, detops.box_iou(a, b, **options))
 
 
 def test_aligned_overlaps_accept_integers():
-    whole = torch.tensor([[0, 0, 10, 10], [2, 2, 12, 14], [2**31, 0, 2**31 + 9, 9]])
+    integers = torch.tensor([[0, 0, 10, 10], [2, 2, 12, 14], [2**31, 0, 2**31 + 9, 9]])
     for mode in ("iou", "iof"):
-        found = detops.box_iou(whole, whole + 1, mode=mode, aligned=True)
+        found = detops.box_iou(integers, integers + 1, mode=mode, aligned=True)
         assert found.dtype == torch.float32
-        expected = reference.overlaps(whole, whole + 1, mode).diagonal()
+        expected = reference.overlaps(integers, integers + 1, mode).diagonal()
         torch.testing.assert_close(found, expected.float())
 
 
@@ -139,8 +139,8 @@ def test_batched_boxes_match_loop_over_batches(name):
     b = reference.random_boxes(15).reshape(3, 5, 4)
     expected = [torch.stack([op(x, y) for x, y in zip(row, b, strict=True)]) for row in a]
     assert torch.equal(op(a, b), torch.stack(expected))
-    none = op(a[:0].clone().requires_grad_(), b)
-    assert none.shape == (0, 3, 4, 5) and none.requires_grad
+    empty = op(a[:0].clone().requires_grad_(), b)
+    assert empty.shape == (0, 3, 4, 5) and empty.requires_grad
     with pytest.raises(RuntimeError, match=r"boxes2 must be \[M, 4\]"):
         op(a[:0], b[..., :3])
 
@@ -156,7 +156,10 @@ def test_aligned_boxes_broadcast():
 
 def test_ops_accept_arguments_of_the_functions():
     a, b = reference.random_boxes(6), reference.random_boxes(6)
-    for name, options in (("box_iou", dict(mode="iof")), *((name, dict()) for name in KIN)):
+    for name, options in (
+        ("box_iou", dict(mode="iof")),
+        *((name, dict()) for name in IOU_VARIANTS),
+    ):
         found = getattr(torch.ops.detops, name)(a, b, aligned=True, **options)
         assert torch.equal(found, getattr(detops, name)(a, b, aligned=True, **options))
 

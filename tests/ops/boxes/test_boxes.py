@@ -38,12 +38,12 @@ def test_rotated_conversion_matches_torchvision(device, in_fmt, out_fmt):
     torch.testing.assert_close(detops.box_convert(boxes, in_fmt, out_fmt), expected)
 
 
-def test_convert_is_differentiable_and_copies_its_input():
+def test_box_convert_is_differentiable_and_copies_its_input():
     boxes = reference.random_boxes(3, dtype=torch.double).requires_grad_()
     assert gradcheck(lambda b: detops.box_convert(b, "xyxy", "cxcywh"), (boxes,))
     assert detops.box_convert(boxes, "xyxy", "xyxy").data_ptr() != boxes.data_ptr()
-    whole = torch.tensor([[10, 20, 30, 40, 90]])
-    assert detops.box_convert(whole, "xywhr", "cxcywhr").dtype == torch.int64
+    integers = torch.tensor([[10, 20, 30, 40, 90]])
+    assert detops.box_convert(integers, "xywhr", "cxcywhr").dtype == torch.int64
 
 
 @pytest.mark.parametrize("formats", [("xyxy", "xywhr"), ("xyxy", "yxyx"), ("", "xywh")])

@@ -43,7 +43,7 @@ def test_chamfer_distance_passes_gradcheck(device):
         assert gradcheck(lambda a, b: detops.chamfer_distance(a, b)[1], (a, b))
 
 
-def test_gradient_adds_up_at_shared_neighbours(device, isa):
+def test_gradient_accumulates_at_shared_neighbours(device, isa):
     a, b = (x.requires_grad_() for x in sets(2, 200, 7, device=device))
     dist1, dist2, idx1, idx2 = detops.chamfer_distance(a, b)
     weights = torch.rand_like(dist1), torch.rand_like(dist2)
@@ -57,16 +57,16 @@ def test_gradient_adds_up_at_shared_neighbours(device, isa):
     assert not idx1.requires_grad
 
 
-def test_points_without_finite_distance_match_no_point(device):
-    odd = torch.tensor([[math.nan, 0], [math.inf, 1], [1e30, 0], [0, 0], [3, 4]], device=device)
-    a = odd[None].clone().requires_grad_()
-    b = odd[None, [0, 4, 1]].clone().requires_grad_()
+def test_points_without_finite_distance_stay_unmatched(device):
+    points = torch.tensor([[math.nan, 0], [math.inf, 1], [1e30, 0], [0, 0], [3, 4]], device=device)
+    a = points[None].clone().requires_grad_()
+    b = points[None, [0, 4, 1]].clone().requires_grad_()
     dist1, dist2, idx1, idx2 = detops.chamfer_distance(a, b)
     assert idx1.tolist() == [[-1, -1, -1, 1, 1]]
     assert dist1.tolist() == [[math.inf] * 3 + [25, 0]]
     assert idx2.tolist() == [[-1, 4, -1]] and dist2.tolist() == [[math.inf, 0, math.inf]]
-    outer = torch.ones_like(dist1), torch.zeros_like(dist2)
-    grads = torch.autograd.grad((dist1, dist2), (a, b), outer)
+    grad_outputs = torch.ones_like(dist1), torch.zeros_like(dist2)
+    grads = torch.autograd.grad((dist1, dist2), (a, b), grad_outputs)
     assert (grads[0][0, :3] == 0).all() and grads[0][0, 3].tolist() == [-6, -8]
     assert grads[1][0, 1].tolist() == [6, 8]
 
@@ -85,14 +85,14 @@ def test_empty_sets_give_infinite_distances(device):
 
 def test_backward_ignores_indices_out_of_range(device):
     a, b = sets(1, 4, 3, device=device)
-    far = torch.tensor([[5, -7, 2**40, 2]], device=device)
-    back = torch.tensor([[4, -1, 2**62]], device=device)
+    idx1 = torch.tensor([[5, -7, 2**40, 2]], device=device)
+    idx2 = torch.tensor([[4, -1, 2**62]], device=device)
     grads = torch.ones(1, 4, device=device), torch.ones(1, 3, device=device)
-    to_a, to_b = _C.chamfer_distance_backward(*grads, a, b, far, back)
-    assert (to_a[0, :3] == 0).all()
-    torch.testing.assert_close(to_a[0, 3], 2 * (a[0, 3] - b[0, 2]))
-    assert (to_b[0, :2] == 0).all()
-    torch.testing.assert_close(to_b[0, 2], 2 * (b[0, 2] - a[0, 3]))
+    grad_a, grad_b = _C.chamfer_distance_backward(*grads, a, b, idx1, idx2)
+    assert (grad_a[0, :3] == 0).all()
+    torch.testing.assert_close(grad_a[0, 3], 2 * (a[0, 3] - b[0, 2]))
+    assert (grad_b[0, :2] == 0).all()
+    torch.testing.assert_close(grad_b[0, 2], 2 * (b[0, 2] - a[0, 3]))
 
 
 def test_chamfer_distance_accepts_any_layout_and_mixed_dtypes(device):
@@ -107,18 +107,20 @@ def test_chamfer_distance_accepts_any_layout_and_mixed_dtypes(device):
     half = a.half().requires_grad_()
     detops.chamfer_distance(half, b)[0].sum().backward()
     assert half.grad.dtype == torch.float16
-    far = torch.full((1, 1, 2), 300.0, device=device).half()
-    assert detops.chamfer_distance(far, far * 0)[0].item() == 180_000  # beyond half precision
+    distant = torch.full((1, 1, 2), 300.0, device=device).half()
+    assert (
+        detops.chamfer_distance(distant, distant * 0)[0].item() == 180_000
+    )  # beyond half precision
 
 
 def test_any_number_of_threads_gives_the_same_bits(two_threads):
     a, b = (x.requires_grad_() for x in sets(5, 1500, 900))
 
-    def both():
+    def forward_and_backward():
         dist1, dist2, *indices = detops.chamfer_distance(a, b)
         return dist1, dist2, *indices, *torch.autograd.grad(dist1.sum() + dist2.sum(), (a, b))
 
-    for x, y in zip(*two_threads(both), strict=True):
+    for x, y in zip(*two_threads(forward_and_backward), strict=True):
         assert torch.equal(x, y)
 
 

@@ -48,7 +48,7 @@ def test_defaults_match_torchvision():
     torch.testing.assert_close(detops.sigmoid_focal_loss(x, t), torchvision_focal_loss(x, t))
 
 
-SMALLEST = {torch.float32: 1e-36, torch.float64: 0, torch.float16: 1e-7, torch.bfloat16: 1e-36}
+ATOL = {torch.float32: 1e-36, torch.float64: 0, torch.float16: 1e-7, torch.bfloat16: 1e-36}
 EPS = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 
 
@@ -64,15 +64,15 @@ def test_large_logits_and_soft_targets_match_reference(isa, device, gamma, dtype
     t = t[:, None].expand(6, levels.numel())
     loss, grad = with_gradient(detops.sigmoid_focal_loss, x, t, 0.25, gamma)
     expected = reference.sigmoid_focal_loss(x, t, 0.25, gamma)
-    outer = torch.randn(loss.shape, generator=torch.Generator().manual_seed(1)).to(loss)
-    (expected_grad,) = torch.autograd.grad(expected, x, outer.double())
+    grad_output = torch.randn(loss.shape, generator=torch.Generator().manual_seed(1)).to(loss)
+    (expected_grad,) = torch.autograd.grad(expected, x, grad_output.double())
     # The error is x times a few ulps of gamma * log(miss), which is as large as gamma * x.
-    spread = 1 + (gamma * 25 if gamma not in (0, 1, 2) else 0)
-    rtol = EPS[dtype] + (spread * 2e-7 if dtype != torch.float64 else spread * 1e-15)
+    error_factor = 1 + (gamma * 25 if gamma not in (0, 1, 2) else 0)
+    rtol = EPS[dtype] + (error_factor * 2e-7 if dtype != torch.float64 else error_factor * 1e-15)
     assert loss.isfinite().all() and grad.isfinite().all()
-    torch.testing.assert_close(loss.double(), expected, rtol=rtol, atol=SMALLEST[dtype])
+    torch.testing.assert_close(loss.double(), expected, rtol=rtol, atol=ATOL[dtype])
     # With soft targets the gradient crosses 0.
-    atol = max(SMALLEST[dtype], 4e-7 if dtype != torch.float64 else 1e-14)
+    atol = max(ATOL[dtype], 4e-7 if dtype != torch.float64 else 1e-14)
     torch.testing.assert_close(grad.double(), expected_grad.double(), rtol=2 * rtol, atol=atol)
 
 
@@ -115,10 +115,10 @@ def test_second_derivative_raises():
 
 def test_autograd_saves_only_the_arguments():
     x, t = inputs(5)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda s: kept.append(s) or s, lambda s: s):
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda s: saved.append(s) or s, lambda s: s):
         detops.sigmoid_focal_loss(x, t, reduction="mean")
-    assert [s.data_ptr() for s in kept] == [x.data_ptr(), t.data_ptr()]
+    assert [s.data_ptr() for s in saved] == [x.data_ptr(), t.data_ptr()]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -193,15 +193,15 @@ def test_every_run_and_thread_count_give_the_same_bits(isa, two_threads, gamma):
         assert torch.equal(a, b) and torch.equal(a, c)
 
 
-def test_sum_reduction_adds_up_the_losses(isa, device):
+def test_sum_reduction_equals_the_sum_of_losses(isa, device):
     for count in (0, 1, 7, 16, 8192, 8193, 100_003):
         x, t = inputs(count, device=device)
         losses = detops.sigmoid_focal_loss(x, t)
         total, grad = with_gradient(detops.sigmoid_focal_loss, x, t, reduction="sum")
         torch.testing.assert_close(total.double(), losses.double().sum(), rtol=1e-6, atol=0)
-        outer = torch.randn((), generator=torch.Generator().manual_seed(1)).to(device)
-        (each,) = torch.autograd.grad(losses, x, outer.expand_as(losses).contiguous())
-        assert torch.equal(grad, each)
+        grad_output = torch.randn((), generator=torch.Generator().manual_seed(1)).to(device)
+        (summed,) = torch.autograd.grad(losses, x, grad_output.expand_as(losses).contiguous())
+        assert torch.equal(grad, summed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.double])
@@ -235,9 +235,9 @@ def test_gradient_of_mean_is_rounded_once(device, dtype):
 def test_focal_loss_accepts_any_layout_and_empty_tensors(device):
     x, t = inputs(6, 4, 5, device=device)
     expected = with_gradient(detops.sigmoid_focal_loss, x, t)
-    turned = t.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    permuted = t.permute(2, 0, 1).contiguous().permute(1, 2, 0)
     strided = torch.stack([t, t], -1)[..., 0]
-    for other in (turned, strided):
+    for other in (permuted, strided):
         assert not other.is_contiguous()
         for a, b in zip(with_gradient(detops.sigmoid_focal_loss, x, other), expected, strict=True):
             assert torch.equal(a, b)
@@ -247,10 +247,12 @@ def test_focal_loss_accepts_any_layout_and_empty_tensors(device):
     scalar = detops.sigmoid_focal_loss(x[0, 0, 0], t[0, 0, 0])
     assert scalar.shape == () and scalar == expected[0][0, 0, 0]
 
-    none, no = inputs(0, 3, device=device)
+    empty, empty_targets = inputs(0, 3, device=device)
     for reduction in ("none", "sum", "mean"):
-        ours, grad = with_gradient(detops.sigmoid_focal_loss, none, no, reduction=reduction)
-        theirs = torchvision_focal_loss(none, no, reduction=reduction)
+        ours, grad = with_gradient(
+            detops.sigmoid_focal_loss, empty, empty_targets, reduction=reduction
+        )
+        theirs = torchvision_focal_loss(empty, empty_targets, reduction=reduction)
         torch.testing.assert_close(ours, theirs.detach(), equal_nan=True)
         assert grad.shape == (0, 3)
 
@@ -263,8 +265,8 @@ def test_focal_loss_accepts_any_layout_and_empty_tensors(device):
     st.one_of(st.sampled_from(GAMMAS), st.floats(0, 8)),
     st.sampled_from([0.25, -1]),
 )
-def test_any_finite_logits_give_finite_losses(numbers, target, gamma, alpha):
-    x = torch.tensor(numbers, requires_grad=True)
+def test_any_finite_logits_give_finite_losses(logits, target, gamma, alpha):
+    x = torch.tensor(logits, requires_grad=True)
     t = torch.full_like(x, target)
     loss, grad = with_gradient(detops.sigmoid_focal_loss, x, t, alpha, gamma)
     assert loss.isfinite().all() and (loss >= 0).all() and grad.isfinite().all()
@@ -334,8 +336,10 @@ def test_vmap_and_func_grad_match_loop(reduction):
 
     for dims in ((0, 0), (0, None), (None, 0)):
         args = [a if d == 0 else a[0] for a, d in zip((x, t), dims, strict=True)]
-        each = [[a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)]
-        expected = torch.stack([loss(*e) for e in each])
+        arguments_per_entry = [
+            [a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)
+        ]
+        expected = torch.stack([loss(*e) for e in arguments_per_entry])
         torch.testing.assert_close(torch.vmap(loss, in_dims=dims)(*args), expected)
     gradient = torch.func.grad(lambda x, t: loss(x, t).sum())
     expected = torch.stack([gradient(x[i], t[i]) for i in range(3)])
@@ -349,10 +353,10 @@ def test_maskrcnn_benchmark_loss_matches_torchvision(device, integer, dtype):
     logits = logits.detach().to(dtype).requires_grad_()
     targets = torch.arange(40, device=device, dtype=integer) % 8 - 1  # -1 ignored, 0 background
     dense = torch.nn.functional.one_hot(targets.long().clamp(min=0), 7)[:, 1:].to(dtype)
-    counted = (targets >= 0).to(dtype)[:, None]
+    is_counted = (targets >= 0).to(dtype)[:, None]
 
     def theirs(x, *args):
-        return torchvision_focal_loss(x, dense, 0.3, 1.5) * counted
+        return torchvision_focal_loss(x, dense, 0.3, 1.5) * is_counted
 
     def ours(x):
         return SigmoidFocalLoss.apply(x, targets, 1.5, 0.3)

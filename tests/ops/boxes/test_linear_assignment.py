@@ -15,7 +15,7 @@ SHAPES = [(1, 1), (1, 9), (9, 1), (3, 10), (10, 3), (8, 8), (17, 16), (16, 17), 
 SHAPES += [(300, 50), (50, 300), (64, 65), (900, 7)]
 
 
-def same_total(cost, objects, expected):
+def assert_same_total(cost, objects, expected):
     for image, ours, theirs in zip(cost.cpu(), objects.cpu(), expected.cpu(), strict=True):
         ours, theirs = reference.total(image, ours), reference.total(image, theirs)
         assert ours[0] == theirs[0]
@@ -34,33 +34,35 @@ def test_linear_assignment_matches_scipy(isa, device, shape):
 def test_ties_have_the_same_total_as_scipy(isa, device, shape):
     for values in (1, 3, 50):
         cost = torch.randint(-values, values + 1, (2, *shape)).float().to(device)
-        same_total(cost, detops.linear_assignment(cost), by_scipy(cost.cpu()))
+        assert_same_total(cost, detops.linear_assignment(cost), by_scipy(cost.cpu()))
     cost = torch.full((1, *shape), 2.5, device=device)
-    same_total(cost, detops.linear_assignment(cost), by_scipy(cost.cpu()))
+    assert_same_total(cost, detops.linear_assignment(cost), by_scipy(cost.cpu()))
 
 
-def test_hard_costs_have_the_same_total_as_scipy(isa, device):
+def test_ill_conditioned_costs_have_the_same_total_as_scipy(isa, device):
     """Products have long paths; exponentials have steps of very different size."""
     one = torch.arange(1.0, 81)
     for cost in (one[:, None] * one, -one[:, None] * one, one[:60, None] * one):
-        same_total(
+        assert_same_total(
             cost[None], detops.linear_assignment(cost[None].to(device)), by_scipy(cost[None])
         )
     cost = torch.exp(30 * torch.randn(2, 40, 30, dtype=torch.double))
-    same_total(cost, detops.linear_assignment(cost.to(device)), by_scipy(cost))
+    assert_same_total(cost, detops.linear_assignment(cost.to(device)), by_scipy(cost))
 
 
 def test_small_matrices_match_brute_force(isa, device):
     generator = torch.Generator().manual_seed(0)
-    odd = torch.tensor([math.nan, math.inf, -math.inf])
+    nonfinite = torch.tensor([math.nan, math.inf, -math.inf])
     for queries in range(1, 5):
         for objects in range(1, 5):
             cost = torch.randn(12, queries, objects, generator=generator)
-            hit = (
+            is_nonfinite = (
                 torch.rand(cost.shape, generator=generator)
                 < torch.linspace(0, 1, 12)[:, None, None]
             )
-            cost = torch.where(hit, odd[torch.randint(3, cost.shape, generator=generator)], cost)
+            cost = torch.where(
+                is_nonfinite, nonfinite[torch.randint(3, cost.shape, generator=generator)], cost
+            )
             expected = torch.stack([reference.linear_assignment(c) for c in cost])
             assert torch.equal(detops.linear_assignment(cost.to(device)).cpu(), expected)
 
@@ -88,14 +90,14 @@ def test_any_small_matrix_matches_brute_force_total(data):
 
 def test_pairs_without_finite_cost_stay_unmatched(device):
     cost = torch.tensor([[1.0, 2], [math.nan, math.inf], [0, -math.inf]], device=device)
-    both = torch.stack([cost, torch.full_like(cost, math.nan)])
-    assert detops.linear_assignment(both).tolist() == [[1, -1, 0], [-1, -1, -1]]
+    batched = torch.stack([cost, torch.full_like(cost, math.nan)])
+    assert detops.linear_assignment(batched).tolist() == [[1, -1, 0], [-1, -1, -1]]
     # Two queries compete for one object: the cheaper one wins, not the first.
     one = torch.tensor([[[5.0, math.inf], [1, math.inf]]], device=device)
     assert detops.linear_assignment(one).tolist() == [[-1, 0]]
     # Matches as many pairs as possible, whatever they cost.
-    dear = torch.tensor([[[0.0, 1e30], [1e30, math.inf]]], device=device)
-    assert detops.linear_assignment(dear).tolist() == [[1, 0]]
+    expensive = torch.tensor([[[0.0, 1e30], [1e30, math.inf]]], device=device)
+    assert detops.linear_assignment(expensive).tolist() == [[1, 0]]
     # All costs are equal, and one pair has none.
     flat = torch.tensor([[[3.0, math.nan], [3, 3]]], device=device)
     assert detops.linear_assignment(flat).tolist() == [[0, 1]]
@@ -106,7 +108,7 @@ def test_costs_are_compared_in_float64(isa, device, dtype):
     cost = torch.randn(4, 40, 30).to(dtype)
     expected = detops.linear_assignment(cost.double())
     assert torch.equal(detops.linear_assignment(cost.to(device)).cpu(), expected)
-    same_total(cost, expected, by_scipy(cost.double()))
+    assert_same_total(cost, expected, by_scipy(cost.double()))
     if dtype == torch.float32:  # float32 cannot distinguish 1e8 + 2 from 1e8 + 3
         close = torch.tensor([[[1e8, 3.0], [2, 1e8]], [[2, 1e8], [1e8, 3.0]]], device=device)
         assert detops.linear_assignment(close).tolist() == [[1, 0], [0, 1]]
@@ -121,36 +123,36 @@ def test_num_objects_limits_the_columns_of_each_image(isa, device, dtype):
     expected = torch.stack([by_scipy(c[None, :, :n])[0] for c, n in zip(cost, counts, strict=True)])
     for i, n in enumerate(counts):
         cost[i, :, n:] = math.nan if i % 2 else -100
-    given = torch.tensor(counts, dtype=dtype, device=device)
-    assert torch.equal(detops.linear_assignment(cost.to(device), given).cpu(), expected)
+    num_objects = torch.tensor(counts, dtype=dtype, device=device)
+    assert torch.equal(detops.linear_assignment(cost.to(device), num_objects).cpu(), expected)
     alone = [detops.linear_assignment(c[None, :, :n])[0] for c, n in zip(cost, counts, strict=True)]
     assert torch.equal(torch.stack(alone), expected)
 
 
 def test_num_objects_out_of_range_raises_or_is_clamped(device, values_are_checked):
     cost = torch.randn(3, 5, 4, device=device)
-    for wrong, taken in ((-1, 0), (5, 4), (2**63 - 1, 4), (-(2**63), 0)):
-        given = torch.tensor([4, wrong, 2], device=device)
+    for invalid, clamped in ((-1, 0), (5, 4), (2**63 - 1, 4), (-(2**63), 0)):
+        num_objects = torch.tensor([4, invalid, 2], device=device)
         if values_are_checked:
             message = (
-                rf"detops.linear_assignment: num_objects must be 0 to 4, got {wrong} at index 1"
+                rf"detops.linear_assignment: num_objects must be 0 to 4, got {invalid} at index 1"
             )
             with pytest.raises(RuntimeError, match=message):
-                detops.linear_assignment(cost, given)
+                detops.linear_assignment(cost, num_objects)
         else:
-            expected = detops.linear_assignment(cost, torch.tensor([4, taken, 2], device=device))
-            assert torch.equal(detops.linear_assignment(cost, given), expected)
+            expected = detops.linear_assignment(cost, torch.tensor([4, clamped, 2], device=device))
+            assert torch.equal(detops.linear_assignment(cost, num_objects), expected)
 
 
 def test_linear_assignment_accepts_any_layout(isa, device):
-    whole = torch.randn(4, 31, 50, device=device)
-    for part in (whole[::2], whole[:, 3:20], whole[:, :, 7:30], whole[:, :, ::3], whole.mT):
+    padded = torch.randn(4, 31, 50, device=device)
+    for view in (padded[::2], padded[:, 3:20], padded[:, :, 7:30], padded[:, :, ::3], padded.mT):
         assert torch.equal(
-            detops.linear_assignment(part),
-            detops.linear_assignment(part.clone(memory_format=torch.contiguous_format)),
+            detops.linear_assignment(view),
+            detops.linear_assignment(view.clone(memory_format=torch.contiguous_format)),
         )
     flat = torch.randn(4, 31, 1, device=device).expand(4, 31, 5)
-    same_total(flat, detops.linear_assignment(flat), by_scipy(flat.cpu()))
+    assert_same_total(flat, detops.linear_assignment(flat), by_scipy(flat.cpu()))
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)])
@@ -192,8 +194,8 @@ def test_linear_assignment_passes_opcheck_compiles_and_vmaps():
     )
     expected = detops.linear_assignment(cost, counts)
     assert torch.equal(compiled(cost, counts), expected)
-    both = torch.vmap(detops.linear_assignment)(torch.stack([cost, cost]))
-    assert torch.equal(both[1], detops.linear_assignment(cost))
+    batched = torch.vmap(detops.linear_assignment)(torch.stack([cost, cost]))
+    assert torch.equal(batched[1], detops.linear_assignment(cost))
 
 
 def test_matching_does_not_require_grad():

@@ -6,13 +6,13 @@ tests/ops/every compiles every op.
 
 import pytest
 import torch
-from overlap_cases import each, equal, has_gradient, is_floating, some
+from overlap_cases import assert_equal, each_case, has_gradient, is_floating, sample
 from recorder import Recorder
 
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def mixtures():
+def dtype_combinations():
     """Yields the dtypes of both arguments, and the one that the op computes in."""
     for half in HALVES:
         yield (half, half), torch.float32
@@ -22,33 +22,36 @@ def mixtures():
     yield (torch.float16, torch.float64), torch.float64
 
 
-@each(is_floating)
+@each_case(is_floating)
 def test_overlap_is_computed_in_the_widest_dtype(case, device, isa):
-    for dtypes, wide in mixtures():
-        pair = [x.to(d) for x, d in zip(some(case, device, n=40, m=40), dtypes, strict=True)]
+    for dtypes, wide in dtype_combinations():
+        pair = [x.to(d) for x, d in zip(sample(case, device, n=40, m=40), dtypes, strict=True)]
         found = case.function(*pair)
         assert found.dtype == wide, dtypes
         assert torch.equal(found, case.function(*(x.to(wide) for x in pair))), dtypes
 
 
-@each(has_gradient)
+@each_case(has_gradient)
 def test_gradient_is_rounded_to_the_dtype_of_its_argument(case, device, isa):
-    for dtypes, wide in mixtures():
-        pair = [x.to(d) for x, d in zip(some(case, device, n=40, m=40), dtypes, strict=True)]
-        found, wanted = case.results(*pair)[1:], case.results(*(x.to(wide) for x in pair))[1:]
-        for k, x, y in zip(case.differentiable, found, wanted, strict=True):
+    for dtypes, wide in dtype_combinations():
+        pair = [x.to(d) for x, d in zip(sample(case, device, n=40, m=40), dtypes, strict=True)]
+        found, expected = (
+            case.results(*pair)[1:],
+            case.results(*(x.to(wide) for x in pair))[1:],
+        )
+        for k, x, y in zip(case.differentiable, found, expected, strict=True):
             assert x.dtype == dtypes[k] and torch.equal(x, y.to(dtypes[k])), dtypes
 
 
-@each()
+@each_case()
 def test_empty_arguments_give_empty_results(case, device):
-    first, second = some(case, device)
+    first, second = sample(case, device)
     empty = [(first[:0], second[:0])]
     empty += [(first[:0], second), (first, second[:0])] if not case.aligned else []
     for pair in empty:
         found, *grads = case.results(*pair)
-        wanted = (len(pair[0]),) if case.aligned else (len(pair[0]), len(pair[1]))
-        assert found.shape == wanted and found.dtype == torch.float32
+        expected_shape = (len(pair[0]),) if case.aligned else (len(pair[0]), len(pair[1]))
+        assert found.shape == expected_shape and found.dtype == torch.float32
         for k, grad in zip(case.differentiable, grads, strict=True):
             assert grad.shape == pair[k].shape and (grad == 0).all()
 
@@ -60,76 +63,86 @@ def strided(x):
     return same.copy_(x)
 
 
-@each()
+@each_case()
 def test_strided_arguments_give_the_same_bits(case, device):
-    first, second = some(case, device, n=24, m=18)
-    equal(case.results(strided(first), strided(second)), case.results(first, second))
+    first, second = sample(case, device, n=24, m=18)
+    assert_equal(case.results(strided(first), strided(second)), case.results(first, second))
     every_other = case.results(first[::2], second[::2])
-    equal(every_other, case.results(first[::2].contiguous(), second[::2].contiguous()))
+    assert_equal(every_other, case.results(first[::2].contiguous(), second[::2].contiguous()))
 
 
-@each(has_gradient)
+@each_case(has_gradient)
 def test_strided_gradient_gives_the_same_bits(case, device):
-    leaves = [x.requires_grad_(i in case.differentiable) for i, x in enumerate(some(case, device))]
-    found, wanted = case.function(*leaves), [leaves[i] for i in case.differentiable]
+    leaves = [
+        x.requires_grad_(i in case.differentiable) for i, x in enumerate(sample(case, device))
+    ]
+    found, inputs = case.function(*leaves), [leaves[i] for i in case.differentiable]
     ones = torch.ones_like(found)
-    expected = torch.autograd.grad(found, wanted, ones, retain_graph=True)
+    expected = torch.autograd.grad(found, inputs, ones, retain_graph=True)
     for grad in (ones[..., :1].expand_as(ones), strided(ones.unsqueeze(-1)).squeeze(-1)):
-        equal(torch.autograd.grad(found, wanted, grad, retain_graph=True), expected)
+        assert_equal(torch.autograd.grad(found, inputs, grad, retain_graph=True), expected)
 
 
-@each(lambda case: case.aligned)
-def test_aligned_arguments_may_have_more_dimensions(case, device):
-    first, second = some(case, device, n=24)
+@each_case(lambda case: case.aligned)
+def test_aligned_arguments_accept_leading_dimensions(case, device):
+    first, second = sample(case, device, n=24)
     shaped = case.results(first.view(2, 3, 4, -1), second.view(2, 3, 4, -1))
     assert shaped[0].shape == (2, 3, 4)
-    wanted = case.results(first, second)
-    equal([x.flatten() for x in shaped], [x.flatten() for x in wanted])
-    assert torch.equal(case.function(first[0], second[0]), wanted[0][0])
+    expected = case.results(first, second)
+    assert_equal([x.flatten() for x in shaped], [x.flatten() for x in expected])
+    assert torch.equal(case.function(first[0], second[0]), expected[0][0])
 
 
-@each(is_floating)
+@each_case(is_floating)
 def test_autocast_computes_in_float32(case, device):
-    narrow = [x.bfloat16() for x in some(case, device)]
+    narrow = [x.bfloat16() for x in sample(case, device)]
     with torch.autocast(device, torch.bfloat16):
         found = case.function(*narrow)
     assert torch.equal(found, case.function(*(x.float() for x in narrow)))
 
 
-@each()
+@each_case()
 def test_vmap_matches_a_loop(case):
-    first, second = some(case)
-    many, others = torch.stack([first, first.flip(0)]), torch.stack([second, second.roll(1, 0)], 1)
+    first, second = sample(case)
+    first_batch, second_batch = (
+        torch.stack([first, first.flip(0)]),
+        torch.stack([second, second.roll(1, 0)], 1),
+    )
     for in_dims, pairs in (
         ((0, None), [(first, second), (first.flip(0), second)]),
         ((None, 1), [(first, second), (first, second.roll(1, 0))]),
         ((0, 1), [(first, second), (first.flip(0), second.roll(1, 0))]),
     ):
-        given = (first if in_dims[0] is None else many, second if in_dims[1] is None else others)
-        found = torch.vmap(case.function, in_dims=in_dims)(*given)
+        arguments = (
+            first if in_dims[0] is None else first_batch,
+            second if in_dims[1] is None else second_batch,
+        )
+        found = torch.vmap(case.function, in_dims=in_dims)(*arguments)
         assert torch.equal(found, torch.stack([case.function(*pair) for pair in pairs]))
 
 
 @pytest.mark.slow
-@each(has_gradient)
-def test_transforms_give_the_gradient(case):
-    pair, places = some(case), case.differentiable
+@each_case(has_gradient)
+def test_func_grad_and_vmap_match_autograd(case):
+    pair, argnums = sample(case), case.differentiable
     leaves = [x.clone().requires_grad_() for x in pair]
-    wanted = torch.autograd.grad(case.function(*leaves).sum(), [leaves[i] for i in places])
+    expected = torch.autograd.grad(case.function(*leaves).sum(), [leaves[i] for i in argnums])
 
     def total(*pair):
         return case.function(*pair).sum()
 
-    equal(torch.func.grad(total, places)(*pair), wanted)
+    assert_equal(torch.func.grad(total, argnums)(*pair), expected)
     stacked = [torch.stack([x, x]) for x in pair]
-    for grads, x in zip(torch.vmap(torch.func.grad(total, places))(*stacked), wanted, strict=True):
+    for grads, x in zip(
+        torch.vmap(torch.func.grad(total, argnums))(*stacked), expected, strict=True
+    ):
         torch.testing.assert_close(grads, torch.stack([x, x]))
 
 
 @pytest.mark.slow
-@each(one_mode=True)
-def test_ops_behind_an_overlap_pass_opcheck(case):
-    pair = some(case)
+@each_case(one_mode=True)
+def test_raw_ops_of_an_overlap_pass_opcheck(case):
+    pair = sample(case)
     with Recorder() as recorder:
         case.function(*pair)
         case.results(*pair)
@@ -140,7 +153,7 @@ def test_ops_behind_an_overlap_pass_opcheck(case):
         torch.library.opcheck(op, args, kwargs)
 
 
-def refuses(case, pair, message):
+def assert_raises(case, pair, message):
     """Asserts that the op raises one error, which names it and the argument."""
     with pytest.raises(RuntimeError, match=rf"^detops\.{case.op}: {message}") as caught:
         case.function(*pair)
@@ -148,35 +161,35 @@ def refuses(case, pair, message):
     assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
-@each()
-def test_wrong_shapes_raise_one_error(case, device):
-    first, second = some(case, device, n=3, m=3)
-    wrong = [
+@each_case()
+def test_invalid_shapes_raise_one_error(case, device):
+    first, second = sample(case, device, n=3, m=3)
+    invalid = [
         (0, first[..., :-1] if first.dim() == 2 else first[0]),
         (0, first[..., 0, 0]),
         (1, second[..., :-1]),
         (1, second[..., :1]),
         (1, second[:2] if case.aligned else second[0]),
     ]
-    for k, x in wrong:
-        got = ", ".join(map(str, x.shape))
+    for k, x in invalid:
+        sizes = ", ".join(map(str, x.shape))
         pair = (x, second) if k == 0 else (first, x)
-        refuses(case, pair, rf"{case.inputs.names[k]} must be \[.*\], got \[{got}\]")
+        assert_raises(case, pair, rf"{case.inputs.names[k]} must be \[.*\], got \[{sizes}\]")
 
 
-@each()
-def test_wrong_dtypes_and_devices_raise_one_error(case):
-    first, second = some(case)
-    wrong = torch.bool if is_floating(case) else torch.float32
+@each_case()
+def test_invalid_dtypes_and_devices_raise_one_error(case):
+    first, second = sample(case)
+    invalid = torch.bool if is_floating(case) else torch.float32
     for k, name in enumerate(case.inputs.names):
-        pair = [x.to(wrong) if i == k else x for i, x in enumerate((first, second))]
-        refuses(case, pair, rf"{name} must be .*, got {str(wrong).removeprefix('torch.')}")
-    other = rf"{case.inputs.names[1]} must be on the device of {case.inputs.names[0]}"
-    refuses(case, (first, second.to("meta")), other)
+        pair = [x.to(invalid) if i == k else x for i, x in enumerate((first, second))]
+        assert_raises(case, pair, rf"{name} must be .*, got {str(invalid).removeprefix('torch.')}")
+    message = rf"{case.inputs.names[1]} must be on the device of {case.inputs.names[0]}"
+    assert_raises(case, (first, second.to("meta")), message)
 
 
-@each(lambda case: "mode" in getattr(case.function, "keywords", {}))
+@each_case(lambda case: "mode" in getattr(case.function, "keywords", {}))
 def test_unknown_mode_raises(case):
     message = rf"detops\.{case.op}: mode must be (\w+, )*\w+ or \w+, got diagonal"
     with pytest.raises((RuntimeError, ValueError), match=message):
-        case.function(*some(case), mode="diagonal")
+        case.function(*sample(case), mode="diagonal")

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from overlap_cases import (
     CASES,
     EXTREMES,
-    NUMBERS,
-    check_numbers,
-    each,
-    equal,
+    VALUES,
+    assert_equal,
+    check_values,
+    each_case,
     has_gradient,
     is_floating,
-    some,
+    sample,
 )
 from torch.autograd import gradcheck
 
@@ -30,7 +30,7 @@ import detops
 # Around the lengths of vectors and chunks of vectors; the last size of each is the largest.
 SIZES = ((1, 1), (3, 17), (7, 33))  # of matrices
 COUNTS = (1, 5, 63, 64, 65, 130)  # of aligned elements
-LARGE = ((3, 1500), (1500, 3), (70, 1100))  # beyond the tiles of kernels of matrices
+LARGE_SIZES = ((3, 1500), (1500, 3), (70, 1100))  # beyond the tiles of kernels of matrices
 FEW_OR_MANY = 25, pytest.param(100, marks=pytest.mark.exhaustive)
 
 
@@ -43,56 +43,56 @@ def expected(case, kind, dtype):
     return case.expected(*case.pair(*sizes(case)[-1], dtype, kind))
 
 
-def test_exceptions_are_names_of_tests():
+def test_exceptions_name_existing_tests():
     names = {name.removeprefix("test_") for name in (*globals(), *vars(test_overlap_calls))}
     assert {name for case in CASES for name in case.exceptions} <= names
 
 
-@each()
-def test_inputs_overlap_and_miss(case):
+@each_case()
+def test_inputs_give_a_variety_of_overlaps(case):
     for kind in case.inputs.smooth | case.inputs.tied:
         found = expected(case, kind, case.inputs.dtypes[-1])
         assert found.unique().numel() > 5, kind
 
 
-@each(dtypes=True)
+@each_case(dtypes=True)
 def test_overlap_matches_the_oracle(case, dtype, device, isa):
     for kind in case.inputs.smooth | case.inputs.tied:
-        first, second = some(case, device, dtype, kind, *sizes(case)[-1])
+        first, second = sample(case, device, dtype, kind, *sizes(case)[-1])
         for n, m in sizes(case):
             found = case.function(first[:n], second[:m])
-            wanted = expected(case, kind, dtype)
-            wanted = wanted[:n] if case.aligned else wanted[:n, :m]
+            expected_value = expected(case, kind, dtype)
+            expected_value = expected_value[:n] if case.aligned else expected_value[:n, :m]
             assert found.dtype == (dtype if dtype == torch.float64 else torch.float32)
-            rtol, atol = case.close[found.dtype]
-            torch.testing.assert_close(found.cpu().double(), wanted, rtol=rtol, atol=atol)
+            rtol, atol = case.tolerances[found.dtype]
+            torch.testing.assert_close(found.cpu().double(), expected_value, rtol=rtol, atol=atol)
 
 
 @pytest.mark.slow  # poison imports the compiler
-@each()
+@each_case()
 def test_every_element_of_the_results_is_written(case, device, poison):
     for n, m in sizes(case):
-        found = case.results(*some(case, device, n=n, m=m))
+        found = case.results(*sample(case, device, n=n, m=m))
         assert all(x.isfinite().all() for x in found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("examples", FEW_OR_MANY)
-@each(one_mode=True)
+@each_case(one_mode=True)
 def test_overlap_of_any_pair_matches_the_oracle(case, examples):
     dtype = case.inputs.dtypes[-1]
-    rtol, atol = case.close.get(dtype, (0, 0))
-    rows = st.tuples(*(st.lists(row, min_size=1, max_size=3) for row in case.inputs.drawn))
+    rtol, atol = case.tolerances.get(dtype, (0, 0))
+    rows = st.tuples(*(st.lists(row, min_size=1, max_size=3) for row in case.inputs.strategies))
 
     @settings(max_examples=examples)
     @given(rows)
     def check(rows):
-        pair = case.every(*(torch.tensor(x, dtype=dtype) for x in rows))
-        wanted = case.expected(*pair)
+        pair = case.all_pairs(*(torch.tensor(x, dtype=dtype) for x in rows))
+        expected_value = case.expected(*pair)
         for isa in isas():
             detops._C.set_cpu_isa(isa)
             found = case.function(*pair).double()
-            torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol)
+            torch.testing.assert_close(found, expected_value, rtol=rtol, atol=atol)
 
     try:
         check()
@@ -100,103 +100,107 @@ def test_overlap_of_any_pair_matches_the_oracle(case, examples):
         detops._C.set_cpu_isa("auto")
 
 
-@each(dtypes=True)
+@each_case(dtypes=True)
 def test_overlap_of_a_box_with_itself_is_one(case, dtype, device, isa):
     """A loss is 0."""
-    _, second = some(case, device, dtype, n=40, m=40)
-    found = case.function(case.inputs.twin(second), second)
+    _, second = sample(case, device, dtype, n=40, m=40)
+    found = case.function(case.inputs.to_first(second), second)
     found = found if case.aligned else found.diagonal()
-    rtol, atol = case.close[found.dtype]
-    if case.itself == 0:  # losses add 1e-7 to areas
+    rtol, atol = case.tolerances[found.dtype]
+    if case.self_value == 0:  # losses add 1e-7 to areas
         atol = max(atol, 1e-7)
-    torch.testing.assert_close(found, torch.full_like(found, case.itself), rtol=rtol, atol=atol)
+    torch.testing.assert_close(found, torch.full_like(found, case.self_value), rtol=rtol, atol=atol)
 
 
-@each(lambda case: case.symmetric is not None, dtypes=True)
-def test_order_of_the_arguments_matters_only_to_iof(case, dtype, isa):
+@each_case(lambda case: case.symmetric is not None, dtypes=True)
+def test_only_iof_depends_on_argument_order(case, dtype, isa):
     for kind in case.inputs.smooth | case.inputs.tied:
-        first, second = some(case, dtype=dtype, kind=kind, n=40, m=40)
+        first, second = sample(case, dtype=dtype, kind=kind, n=40, m=40)
         found, swapped = case.function(first, second), case.function(second, first)
         swapped = swapped if case.aligned else swapped.t()
         assert torch.equal(found, swapped) == case.symmetric, kind
 
 
-@each(lambda case: case.matrix is not None, dtypes=True)
+@each_case(lambda case: case.matrix is not None, dtypes=True)
 def test_aligned_overlap_is_the_diagonal_of_the_matrix(case, dtype, device, isa):
     for kind in case.inputs.smooth | case.inputs.tied:
-        first, second = some(case, device, dtype, kind, max(COUNTS))
-        wanted = case.matrix(first, second).diagonal()
+        first, second = sample(case, device, dtype, kind, max(COUNTS))
+        expected_value = case.matrix(first, second).diagonal()
         for n in COUNTS:
-            assert torch.equal(case.function(first[:n], second[:n]), wanted[:n]), (kind, n)
-    flat = [torch.tensor(x, dtype=dtype, device=device) for x in case.inputs.flat]
-    assert torch.equal(case.function(*case.every(*flat)), case.matrix(*flat).flatten())
+            assert torch.equal(case.function(first[:n], second[:n]), expected_value[:n]), (kind, n)
+    degenerate = [torch.tensor(x, dtype=dtype, device=device) for x in case.inputs.degenerate]
+    assert torch.equal(
+        case.function(*case.all_pairs(*degenerate)), case.matrix(*degenerate).flatten()
+    )
 
 
-@each(lambda case: case.matrix is not None and has_gradient(case))
-def test_aligned_gradient_is_that_of_the_diagonal(case, device, isa):
+@each_case(lambda case: case.matrix is not None and has_gradient(case))
+def test_aligned_gradient_is_the_gradient_of_the_diagonal(case, device, isa):
     for kind in case.inputs.smooth | case.inputs.tied:
-        first, second = (x.requires_grad_() for x in some(case, device, kind=kind, n=65))
+        first, second = (x.requires_grad_() for x in sample(case, device, kind=kind, n=65))
         weight = torch.linspace(-1, 1, 65, device=device)
-        found, wanted = (
+        found, expected_value = (
             torch.autograd.grad(x, (first, second), weight)
             for x in (case.function(first, second), case.matrix(first, second).diagonal())
         )
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found, expected_value, rtol=1e-4, atol=1e-6)
 
 
-@each(lambda case: case.aligned)
-def test_parts_of_a_list_have_the_bits_of_the_whole(case, device, isa):
-    pair = some(case, device, n=300)
+@each_case(lambda case: case.aligned)
+def test_slices_of_a_list_give_the_same_bits_as_the_list(case, device, isa):
+    pair = sample(case, device, n=300)
     parts = zip(*(x.split([1, 63, 64, 65, 107]) for x in pair), strict=True)
     parts = [case.results(*part, weights=(1, 1)) for part in parts]
-    equal([torch.cat(x) for x in zip(*parts, strict=True)], case.results(*pair, weights=(1, 1)))
+    assert_equal(
+        [torch.cat(x) for x in zip(*parts, strict=True)], case.results(*pair, weights=(1, 1))
+    )
 
 
-@each(lambda case: not case.aligned)
-def test_parts_of_a_matrix_have_the_bits_of_the_whole(case, device, isa):
-    for n, m in LARGE:
-        first, second = some(case, device, n=n, m=m)
+@each_case(lambda case: not case.aligned)
+def test_blocks_of_a_matrix_give_the_same_bits_as_the_matrix(case, device, isa):
+    for n, m in LARGE_SIZES:
+        first, second = sample(case, device, n=n, m=m)
         rows = [[case.function(a, b) for b in second.split(37)] for a in first.split(37)]
-        equal(torch.cat([torch.cat(row, 1) for row in rows]), case.function(first, second))
+        assert_equal(torch.cat([torch.cat(row, 1) for row in rows]), case.function(first, second))
 
 
-@each(lambda case: case.same_bits, dtypes=True)
+@each_case(lambda case: case.same_bits, dtypes=True)
 def test_every_device_and_instruction_set_gives_the_same_bits(case, dtype, device, isa):
     for kind in case.inputs.smooth | case.inputs.tied:
-        pair = some(case, "cpu", dtype, kind, 50, 70)
+        pair = sample(case, "cpu", dtype, kind, 50, 70)
         found = [x.cpu() for x in case.results(*(x.to(device) for x in pair))]
         detops._C.set_cpu_isa("baseline")
-        equal(found, case.results(*pair))
+        assert_equal(found, case.results(*pair))
         detops._C.set_cpu_isa(isa)
 
 
-@each()
+@each_case()
 def test_any_number_of_threads_gives_the_same_bits(case, two_threads):
     is_upright = case.inputs.sizes[0] == (4,)  # threads take 8192 of these, or 1024 others
     n = 130 if not case.aligned else 17_000 if is_upright else 3_000
-    pair = some(case, n=n, m=300)
-    equal(*two_threads(lambda: case.results(*pair)))
+    pair = sample(case, n=n, m=300)
+    assert_equal(*two_threads(lambda: case.results(*pair)))
 
 
-@each(is_floating, dtypes=True)
+@each_case(is_floating, dtypes=True)
 def test_elements_without_area_give_a_defined_overlap(case, dtype, device, isa):
-    flat = [torch.tensor(x, dtype=dtype, device=device) for x in case.inputs.flat]
-    valid = some(case, device, dtype)
-    for pair in ((flat[0], valid[1]), (valid[0], flat[1]), flat):
-        found, *grads = case.results(*case.every(*pair))
-        if case.flat is None:
+    degenerate = [torch.tensor(x, dtype=dtype, device=device) for x in case.inputs.degenerate]
+    valid = sample(case, device, dtype)
+    for pair in ((degenerate[0], valid[1]), (valid[0], degenerate[1]), degenerate):
+        found, *grads = case.results(*case.all_pairs(*pair))
+        if case.degenerate_value is None:
             assert all(x.isfinite().all() for x in (found, *grads))
         else:
-            assert (found == case.flat).all() and all((x == 0).all() for x in grads)
+            assert (found == case.degenerate_value).all() and all((x == 0).all() for x in grads)
 
 
-def nonfinite_values(x):
-    """Returns each element of ``x`` with one number replaced, in turn by each odd value."""
+def with_nonfinite_values(x):
+    """Returns copies of the first element with one number NaN or infinite."""
     count = x.size(1)
-    odd = x[:1].repeat(3 * count, 1)
+    nonfinite = x[:1].repeat(3 * count, 1)
     for i, value in enumerate((math.nan, math.inf, -math.inf)):
-        odd[i * count : (i + 1) * count].fill_diagonal_(value)
-    return odd
+        nonfinite[i * count : (i + 1) * count].fill_diagonal_(value)
+    return nonfinite
 
 
 def check_nonfinite(found, value):
@@ -204,46 +208,46 @@ def check_nonfinite(found, value):
     if value is None:
         assert found.isfinite().all()
     else:
-        equal(found, torch.full_like(found, value))
+        assert_equal(found, torch.full_like(found, value))
 
 
 def nonfinite_pairs(case, dtype, device):
     """Returns pairs with a number that is infinite, but not only in the second element, or NaN."""
-    first, second = some(case, device, dtype)
-    odd = nonfinite_values(first), nonfinite_values(second)
-    pairs = [(odd[0], second), odd]
+    first, second = sample(case, device, dtype)
+    nonfinite = with_nonfinite_values(first), with_nonfinite_values(second)
+    pairs = [(nonfinite[0], second), nonfinite]
     if not case.second_may_be_nonfinite:
-        pairs.append((first, odd[1][: second.size(1)]))  # NaN
-    return [case.every(*pair) for pair in pairs]
+        pairs.append((first, nonfinite[1][: second.size(1)]))  # NaN
+    return [case.all_pairs(*pair) for pair in pairs]
 
 
-@each(is_floating, dtypes=True)
-def test_nonfinite_numbers_give_a_defined_overlap(case, dtype, device, isa):
+@each_case(is_floating, dtypes=True)
+def test_nonfinite_values_give_a_defined_overlap(case, dtype, device, isa):
     for pair in nonfinite_pairs(case, dtype, device):
-        check_nonfinite(case.function(*pair), case.nonfinite)
+        check_nonfinite(case.function(*pair), case.nonfinite_value)
 
 
-@each(has_gradient, dtypes=True)
-def test_nonfinite_numbers_give_a_defined_gradient(case, dtype, device, isa):
-    value = None if case.nonfinite is None else 0 * case.nonfinite
+@each_case(has_gradient, dtypes=True)
+def test_nonfinite_values_give_a_defined_gradient(case, dtype, device, isa):
+    value = None if case.nonfinite_value is None else 0 * case.nonfinite_value
     for pair in nonfinite_pairs(case, dtype, device):
         for grad in case.results(*pair)[1:]:
             check_nonfinite(grad, value)
 
 
-@each(is_floating, dtypes=True)
+@each_case(is_floating, dtypes=True)
 def test_nonfinite_second_elements_give_defined_results(case, dtype, device, isa):
-    first, second = some(case, device, dtype)
-    found, *grads = case.results(*case.every(first, nonfinite_values(second)))
-    value = None if case.second_may_be_nonfinite else case.nonfinite
+    first, second = sample(case, device, dtype)
+    found, *grads = case.results(*case.all_pairs(first, with_nonfinite_values(second)))
+    value = None if case.second_may_be_nonfinite else case.nonfinite_value
     check_nonfinite(found, value)
     for grad in grads:
         check_nonfinite(grad, None if value is None else 0 * value)
 
 
-@each(is_floating)
-def test_nonfinite_numbers_change_only_their_own_pairs(case, device, isa):
-    first, second = some(case, device, n=40, m=40)
+@each_case(is_floating)
+def test_nonfinite_values_affect_only_their_own_pairs(case, device, isa):
+    first, second = sample(case, device, n=40, m=40)
     clean = case.function(first, second)
     first[3, 0] = math.nan
     found = case.function(first, second)
@@ -251,10 +255,10 @@ def test_nonfinite_numbers_change_only_their_own_pairs(case, device, isa):
     assert torch.equal(found[others], clean[others])
 
 
-@each(is_floating, dtypes=True)
+@each_case(is_floating, dtypes=True)
 def test_huge_and_tiny_elements_give_finite_results(case, dtype, device, isa):
     """In float32, areas overflow or are 0."""
-    first, second = some(case, device, dtype)
+    first, second = sample(case, device, dtype)
     for scale in (1e-30, 1e30):
         for one, two in ((scale, 1), (1, scale), (scale, scale)):
             assert all(x.isfinite().all() for x in case.results(one * first, two * second))
@@ -262,79 +266,82 @@ def test_huge_and_tiny_elements_give_finite_results(case, dtype, device, isa):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("examples", FEW_OR_MANY)
-@each(is_floating, one_mode=True)
-def test_any_numbers_give_an_overlap_in_range(case, examples):
+@each_case(is_floating, one_mode=True)
+def test_any_values_give_an_overlap_in_range(case, examples):
     def check(first, second):
         found = case.function(first, second)
         if case.symmetric:
             swapped = case.function(second, first)
-            equal(found, swapped if case.aligned else swapped.t())
-        if case.flat is not None:
-            low, high = sorted((case.flat, case.itself))
+            assert_equal(found, swapped if case.aligned else swapped.t())
+        if case.degenerate_value is not None:
+            low, high = sorted((case.degenerate_value, case.self_value))
             assert ((found >= low) & (found <= high)).all()
-        elif case.nonfinite is None or not math.isnan(case.nonfinite):
+        elif case.nonfinite_value is None or not math.isnan(case.nonfinite_value):
             assert found.isfinite().all()
 
-    check_numbers(case, NUMBERS, examples, check)
+    check_values(case, VALUES, examples, check)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("examples", FEW_OR_MANY)
-@each(is_floating, one_mode=True)
-def test_extreme_numbers_give_finite_results(case, examples):
+@each_case(is_floating, one_mode=True)
+def test_extreme_values_give_finite_results(case, examples):
     def check(first, second):
         assert all(x.isfinite().all() for x in case.results(first, second))
 
-    check_numbers(case, st.sampled_from(EXTREMES), examples, check)
+    check_values(case, st.sampled_from(EXTREMES), examples, check)
 
 
 @cache
 def differences(case, kind, dtype):
-    return case.differences(*some(case, "cpu", dtype, kind, n=14 if case.aligned else 4, m=5))
+    return case.differences(*sample(case, "cpu", dtype, kind, n=14 if case.aligned else 4, m=5))
 
 
-@each(has_gradient, dtypes=True)
-def test_gradient_matches_differences_of_the_oracle(case, dtype, device, isa):
+@each_case(has_gradient, dtypes=True)
+def test_gradient_matches_finite_differences_of_the_oracle(case, dtype, device, isa):
     rtol, atol = (1e-5, 1e-6) if dtype == torch.float64 else (1e-4, 1e-5)
     for kind in case.inputs.smooth:
-        pair = some(case, device, dtype, kind, n=14 if case.aligned else 4, m=5)
-        wanted = differences(case, kind, dtype)
-        for x, y in zip(case.results(*pair)[1:], wanted, strict=True):
+        pair = sample(case, device, dtype, kind, n=14 if case.aligned else 4, m=5)
+        expected_value = differences(case, kind, dtype)
+        for x, y in zip(case.results(*pair)[1:], expected_value, strict=True):
             scale = max(float(y.abs().amax()), 0.1)
             torch.testing.assert_close(x.cpu().double(), y, rtol=rtol, atol=atol * scale)
 
 
-@each(has_gradient)
+@each_case(has_gradient)
 def test_overlap_passes_gradcheck(case, device):
     leaves = [
         x.requires_grad_(i in case.differentiable)
-        for i, x in enumerate(some(case, device, torch.float64, n=8))
+        for i, x in enumerate(sample(case, device, torch.float64, n=8))
     ]
     assert gradcheck(case.function, leaves)
 
 
-@each(is_floating)
-def test_derivative_that_is_not_implemented_raises(case, device):
-    leaves = [x.requires_grad_() for x in some(case, device)]
+@each_case(is_floating)
+def test_unimplemented_derivative_raises(case, device):
+    leaves = [x.requires_grad_() for x in sample(case, device)]
     found = case.function(*leaves)
     if case.differentiable:
-        wanted = [leaves[i] for i in case.differentiable]
-        found = torch.autograd.grad(found.square().sum(), wanted, create_graph=True)[0]
+        inputs = [leaves[i] for i in case.differentiable]
+        found = torch.autograd.grad(found.square().sum(), inputs, create_graph=True)[0]
     with pytest.raises(RuntimeError, match=r"derivative for detops::\w+ is not implemented"):
         found.sum().backward()
 
 
-@each(lambda case: case.itself == 0)
-def test_reductions_are_the_mean_and_the_sum(case, device):
-    leaves = [x.requires_grad_() for x in some(case, device, torch.float64, n=12)]
+@each_case(lambda case: case.self_value == 0)
+def test_reductions_compute_mean_and_sum(case, device):
+    leaves = [x.requires_grad_() for x in sample(case, device, torch.float64, n=12)]
     losses, none = case.function(*leaves), leaves[0][:0]
     assert torch.equal(case.function(*leaves, reduction="none"), losses)
     for reduction in ("mean", "sum"):
-        found, wanted = case.function(*leaves, reduction=reduction), getattr(losses, reduction)()
-        torch.testing.assert_close(found, wanted)
+        found, expected_value = (
+            case.function(*leaves, reduction=reduction),
+            getattr(losses, reduction)(),
+        )
+        torch.testing.assert_close(found, expected_value)
         for x, y in zip(
             torch.autograd.grad(found, leaves),
-            torch.autograd.grad(wanted, leaves, retain_graph=True),
+            torch.autograd.grad(expected_value, leaves, retain_graph=True),
             strict=True,
         ):
             torch.testing.assert_close(x, y)

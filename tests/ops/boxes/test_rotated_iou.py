@@ -46,8 +46,8 @@ def test_coinciding_boxes_have_zero_gradient(device):
 def test_shared_side_halves_the_outward_gradient(device):
     """If a larger box shares a side, the gradient is half of what moving outwards gives."""
     one = torch.tensor([[2.0, 5, 4, 2, 0]], dtype=torch.float64, device=device).requires_grad_()
-    around = torch.tensor([[5.0, 5, 10, 10, 0]], dtype=torch.float64, device=device)
-    found = detops.rotated_iou(one, around, "iof")
+    enclosing = torch.tensor([[5.0, 5, 10, 10, 0]], dtype=torch.float64, device=device)
+    found = detops.rotated_iou(one, enclosing, "iof")
     (gradient,) = torch.autograd.grad(found, one)
     # Moving left, the side of length 2 leaves the large box; moving right changes nothing.
     assert gradient.flatten().tolist() == pytest.approx([0.125, 0, -0.0625, 0, 0], abs=1e-15)
@@ -71,9 +71,9 @@ def test_upright_boxes_match_axis_aligned_losses(device):
         theirs = getattr(detops, f"{name}_box_iou_loss")(*upright)
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     # Rotating by a right angle swaps w and h.
-    turned = first[:, [0, 1, 3, 2, 4]] + first.new_tensor([0, 0, 0, 0, 90])
+    rotated = first[:, [0, 1, 3, 2, 4]] + first.new_tensor([0, 0, 0, 0, 90])
     for mode in ("iou", "giou", "diou"):
         torch.testing.assert_close(
-            detops.rotated_iou_loss(turned, second, mode),
+            detops.rotated_iou_loss(rotated, second, mode),
             detops.rotated_iou_loss(first, second, mode),
         )

@@ -20,7 +20,7 @@ def case(rows, classes, dtype=torch.float32, device="cpu", scale=3.0):
     return x.requires_grad_(), t, torch.rand(classes, generator=generator).to(device)
 
 
-def close(found, expected, dtype):
+def assert_close(found, expected, dtype):
     tolerance = {torch.float64: 1e-12, torch.float32: 2e-6}.get(dtype, 2e-6)
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance / 10)
 
@@ -30,29 +30,29 @@ def close(found, expected, dtype):
 def test_softmax_focal_loss_matches_reference(gamma, dtype, device, isa):
     for rows, classes in ((1, 1), (5, 2), (7, 3), (9, 8), (3, 16), (31, 17), (40, 81), (4, 300)):
         x, t, weight = case(rows, classes, dtype, device)
-        for given in (None, weight):
-            loss = detops.softmax_focal_loss(x, t, 0.25, gamma, given)
+        for weight_or_none in (None, weight):
+            loss = detops.softmax_focal_loss(x, t, 0.25, gamma, weight_or_none)
             assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-            expected = reference.softmax_focal_loss(x, t, 0.25, gamma, given)
-            close(loss, expected, dtype)
+            expected = reference.softmax_focal_loss(x, t, 0.25, gamma, weight_or_none)
+            assert_close(loss, expected, dtype)
             if classes == 1:
                 continue  # the power in the reference has an infinite derivative
-            outer = torch.linspace(-1, 1, rows, device=device, dtype=loss.dtype)
-            (grad,) = torch.autograd.grad(loss, x, outer)
-            (exact,) = torch.autograd.grad(expected, x, outer.double())
+            grad_output = torch.linspace(-1, 1, rows, device=device, dtype=loss.dtype)
+            (grad,) = torch.autograd.grad(loss, x, grad_output)
+            (exact,) = torch.autograd.grad(expected, x, grad_output.double())
             assert grad.dtype == dtype and exact.dtype == dtype
-            half = {torch.float16: 2**-10, torch.bfloat16: 2**-7}.get(dtype, 0)
-            loose = 1e-11 if dtype == torch.float64 else 1e-5
+            half_eps = {torch.float16: 2**-10, torch.bfloat16: 2**-7}.get(dtype, 0)
+            rtol = 1e-11 if dtype == torch.float64 else 1e-5
             atol = 1e-13 if dtype == torch.float64 else 1e-6
-            torch.testing.assert_close(grad, exact, rtol=max(half, loose), atol=atol)
+            torch.testing.assert_close(grad, exact, rtol=max(half_eps, rtol), atol=atol)
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_extreme_logits_give_finite_accurate_losses(gamma, device, isa):
     """Logits of up to 200 make p round to 1 or underflow float32."""
     for dtype in (torch.float32, torch.float64):
-        sure = torch.tensor([0.0, 1, 5, 20, 40, 80, 200], dtype=dtype, device=device)
-        x = torch.stack([sure, 0 * sure, -sure], 1).requires_grad_()
+        confident = torch.tensor([0.0, 1, 5, 20, 40, 80, 200], dtype=dtype, device=device)
+        x = torch.stack([confident, 0 * confident, -confident], 1).requires_grad_()
         for target in range(3):
             t = torch.full((7,), target, device=device)
             loss = detops.softmax_focal_loss(x, t, 1.0, gamma)
@@ -129,21 +129,21 @@ def test_softmax_focal_loss_passes_gradcheck(reduction, gamma, device):
 
 def test_reductions_match_losses_and_accept_empty_tensors(device):
     x, t, weight = case(40, 9, device=device)
-    each = detops.softmax_focal_loss(x, t, weight=weight)
+    losses = detops.softmax_focal_loss(x, t, weight=weight)
     torch.testing.assert_close(
-        detops.softmax_focal_loss(x, t, weight=weight, reduction="mean"), each.mean()
+        detops.softmax_focal_loss(x, t, weight=weight, reduction="mean"), losses.mean()
     )
     torch.testing.assert_close(
-        detops.softmax_focal_loss(x, t, weight=weight, reduction="sum"), each.sum()
+        detops.softmax_focal_loss(x, t, weight=weight, reduction="sum"), losses.sum()
     )
     for shape in ((0, 9), (3, 0)):
-        none = torch.zeros(shape, device=device, requires_grad=True)
+        empty = torch.zeros(shape, device=device, requires_grad=True)
         labels = torch.zeros(shape[0], device=device).long()
         for reduction in ("none", "mean", "sum"):
-            loss = detops.softmax_focal_loss(none, labels, reduction=reduction)
+            loss = detops.softmax_focal_loss(empty, labels, reduction=reduction)
             assert (loss == 0).all()
             loss.sum().backward()
-        assert none.grad.shape == shape
+        assert empty.grad.shape == shape
 
 
 def test_softmax_focal_loss_accepts_any_layout_and_dtype(device):
@@ -170,11 +170,11 @@ def test_softmax_focal_loss_accepts_any_layout_and_dtype(device):
 def test_any_number_of_threads_gives_the_same_bits(two_threads):
     x, t, weight = case(5000, 21)
 
-    def both():
+    def forward_and_backward():
         loss = detops.softmax_focal_loss(x, t, weight=weight)
         return loss, *torch.autograd.grad(loss.square().sum(), x)
 
-    for a, b in zip(*two_threads(both), strict=True):
+    for a, b in zip(*two_threads(forward_and_backward), strict=True):
         assert torch.equal(a, b)
 
 
@@ -182,10 +182,13 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 def test_op_passes_opcheck_compiles_and_vmaps():
     x, t, weight = case(6, 5)
     logits = x.detach()
-    for given in (None, weight):
-        torch.library.opcheck(_C.softmax_focal_loss_forward.default, (logits, t, given, 0.25, 2.0))
+    for weight_or_none in (None, weight):
         torch.library.opcheck(
-            _C.softmax_focal_loss_backward.default, (torch.rand(6), logits, t, given, 0.25, 1.5)
+            _C.softmax_focal_loss_forward.default, (logits, t, weight_or_none, 0.25, 2.0)
+        )
+        torch.library.opcheck(
+            _C.softmax_focal_loss_backward.default,
+            (torch.rand(6), logits, t, weight_or_none, 0.25, 1.5),
         )
     op = torch.ops.detops.softmax_focal_loss
     assert torch.equal(

@@ -26,7 +26,7 @@ def norm_of(channels):
 
 
 @pytest.fixture
-def used(monkeypatch):
+def custom_calls(monkeypatch):
     """Records the calls of the package's own function."""
     calls = []
     apply = convolutions.Conv2dFunction.apply
@@ -53,7 +53,7 @@ def gradients(run, tensors, grad):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1), (3, 0), (3, 2)])
-def test_conv2d_matches_the_layers(used, kernel, padding, with_norm, bias, layout):
+def test_conv2d_matches_the_layers(custom_calls, kernel, padding, with_norm, bias, layout):
     torch.manual_seed(0)
     conv = nn.Conv2d(20, 33, kernel, padding=padding, bias=bias).to(memory_format=layout)
     norm = norm_of(33) if with_norm else None
@@ -81,10 +81,10 @@ def test_conv2d_matches_the_layers(used, kernel, padding, with_norm, bias, layou
             for a, b in zip(ours, theirs, strict=True):
                 scale = max(1.0, b.abs().max().item())
                 torch.testing.assert_close(a.double(), b, rtol=0, atol=2e-5 * scale)
-    assert len(used) == 4
+    assert len(custom_calls) == 4
 
 
-def test_second_derivatives_match_the_layers(used):
+def test_second_derivatives_match_the_layers(custom_calls):
     torch.manual_seed(0)
     conv = nn.Conv2d(16, 17, 3, padding=1)
     x = torch.randn(2, 16, 18, 18, requires_grad=True)
@@ -97,12 +97,12 @@ def test_second_derivatives_match_the_layers(used):
     theirs = penalty(lambda x: F.relu(conv(x)), x, conv.weight)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * b.abs().max().item())
-    assert used
+    assert custom_calls
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_deconv2d_matches_the_layer(used, bias, layout):
+def test_deconv2d_matches_the_layer(custom_calls, bias, layout):
     torch.manual_seed(0)
     deconv = nn.ConvTranspose2d(6, 5, 2, stride=2, bias=bias)
     x = torch.randn(7, 6, 9, 10).to(memory_format=layout).requires_grad_()
@@ -114,7 +114,7 @@ def test_deconv2d_matches_the_layer(used, bias, layout):
         torch.testing.assert_close(
             a, b, rtol=1e-4, atol=1e-5 * b.abs().max().item(), check_stride=False
         )
-    assert len(used) == 1
+    assert len(custom_calls) == 1
     with torch.no_grad():
         assert deconv2d(deconv, x) is None
     assert deconv2d(nn.ConvTranspose2d(6, 5, 4, stride=2), x) is None
@@ -122,7 +122,7 @@ def test_deconv2d_matches_the_layer(used, bias, layout):
 
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize("size", [(3, 4), (15, 17), (1, 1)])
-def test_pointwise_layers_of_few_pixels_match_the_layers(used, size, with_norm):
+def test_pointwise_convolutions_of_few_pixels_match_the_layers(custom_calls, size, with_norm):
     torch.manual_seed(0)
     conv = nn.Conv2d(70, 66, 1, bias=not with_norm)
     norm = norm_of(66) if with_norm else None
@@ -137,7 +137,7 @@ def test_pointwise_layers_of_few_pixels_match_the_layers(used, size, with_norm):
     theirs = gradients(lambda: layers().relu(), tensors, grad)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5 * b.abs().max().item())
-    assert len(used) == 1
+    assert len(custom_calls) == 1
     conv2d(conv, x).add_(1).sum().backward()  # as a pyramid does
 
 
@@ -158,11 +158,11 @@ def test_flatten_matches_pytorch(dtype):
     torch.testing.assert_close(torch.autograd.grad(total.sum(), x)[0], torch.full_like(x, 2))
 
 
-def test_pytorch_runs_unsupported_convolutions(used):
+def test_unsupported_convolutions_fall_back_to_pytorch(custom_calls):
     """Covers few pixels, strides, groups, other dtypes, hooks, autocast and transforms."""
-    conv, few, many = nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8), (1, 16, 32, 32)
-    conv2d(conv, torch.randn(few, requires_grad=True))
-    x = torch.randn(many, requires_grad=True)
+    conv, small_shape, large_shape = nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8), (1, 16, 32, 32)
+    conv2d(conv, torch.randn(small_shape, requires_grad=True))
+    x = torch.randn(large_shape, requires_grad=True)
     conv2d(nn.Conv2d(16, 16, 3, stride=2, padding=1), x)
     conv2d(nn.Conv2d(16, 16, 3, padding=1, groups=4), x)
     conv2d(nn.Conv2d(16, 16, 3, padding=2, dilation=2), x)
@@ -170,17 +170,17 @@ def test_pytorch_runs_unsupported_convolutions(used):
     conv2d(copy.deepcopy(conv).double(), x.double())
     with torch.autocast("cpu", torch.bfloat16):
         conv2d(conv, x)
-    hooked = copy.deepcopy(conv)
-    hooked.register_forward_hook(lambda *_: None)
-    conv2d(hooked, x)
+    with_hook = copy.deepcopy(conv)
+    with_hook.register_forward_hook(lambda *_: None)
+    conv2d(with_hook, x)
     torch.func.grad(lambda x: conv2d(conv, x).sum())(x.detach())
     torch.func.jvp(lambda x: conv2d(conv, x), (x.detach(),), (x.detach(),))
-    assert not used
+    assert not custom_calls
     conv2d(conv, x)
-    assert len(used) == 1
+    assert len(custom_calls) == 1
 
 
-def test_conv2d_without_gradients_sees_changed_weights():
+def test_conv2d_without_gradients_uses_updated_weights():
     """Training runs the proposal network without gradients, with new weights after each step."""
     torch.manual_seed(0)
     conv = nn.Conv2d(16, 18, 3, padding=1)
@@ -206,13 +206,13 @@ def test_conv2d_without_gradients_sees_changed_weights():
 def test_training_steps_reuse_the_same_memory():
     torch.manual_seed(0)
     layers = [nn.Conv2d(32, 32, 3, padding=1) for _ in range(3)]
-    held = []
+    arena_sizes = []
     for _ in range(4):
         x = torch.randn(1, 32, 128, 128)
         for layer in layers:
             x = conv2d(layer, x, relu=True)
         x.sum().backward()
         del x
-        held.append(_C.arena_size()[0])
-    assert held[0] > 0 and held[3] == held[1]
+        arena_sizes.append(_C.arena_size()[0])
+    assert arena_sizes[0] > 0 and arena_sizes[3] == arena_sizes[1]
     assert _C.use_arena(False) is False

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import detops
 
 # Tolerance of a sum of products: Winograd rounds more than adding the products one by one.
-WITHIN = {torch.float32: 2e-5, torch.float64: 1e-13}
+ATOL = {torch.float32: 2e-5, torch.float64: 1e-13}
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 raw = torch.ops.detops
 
@@ -45,22 +45,22 @@ SHAPES = (
 def test_stride_of_a_single_row_is_ignored(device, dtype):
     shape, strides = (2, 4, 1, 5), (20, 1, 4, 4)
     x, weight, _ = inputs(shape, 17, dtype=dtype)
-    odd = torch.empty_strided(shape, strides, dtype=dtype).copy_(x)
-    x, odd, weight = (t.to(device) for t in (x, odd, weight))
-    assert odd.stride() == strides or device == "cuda"
+    unusual_strides = torch.empty_strided(shape, strides, dtype=dtype).copy_(x)
+    x, unusual_strides, weight = (t.to(device) for t in (x, unusual_strides, weight))
+    assert unusual_strides.stride() == strides or device == "cuda"
     expected = detops.winograd_conv2d(x, weight, None, (2, 1))
-    assert torch.equal(detops.winograd_conv2d(odd, weight, None, (2, 1)), expected)
+    assert torch.equal(detops.winograd_conv2d(unusual_strides, weight, None, (2, 1)), expected)
     grad = torch.randn_like(expected)
-    sums = (raw.winograd_conv2d_backward_weight(grad, t, [2, 1]) for t in (x, odd))
-    assert torch.equal(*sums)
+    gradients = (raw.winograd_conv2d_backward_weight(grad, t, [2, 1]) for t in (x, unusual_strides))
+    assert torch.equal(*gradients)
     if device == "cpu":
-        packed, rest = raw.pack_conv2d_weight(weight), (17, [3, 3], [1, 1], [2, 1])
-        results = (raw.packed_conv2d(t, packed, None, None, *rest) for t in (x, odd))
+        packed, options = raw.pack_conv2d_weight(weight), (17, [3, 3], [1, 1], [2, 1])
+        results = (raw.packed_conv2d(t, packed, None, None, *options) for t in (x, unusual_strides))
         assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", WITHIN)
+@pytest.mark.parametrize("dtype", ATOL)
 @pytest.mark.parametrize(("shape", "outputs"), SHAPES)
 def test_winograd_conv2d_matches_a_convolution(isa, device, shape, outputs, dtype, layout):
     x, weight, bias = inputs(shape, outputs, dtype=dtype, layout=layout)
@@ -75,7 +75,7 @@ def test_winograd_conv2d_matches_a_convolution(isa, device, shape, outputs, dtyp
             assert found.dtype == dtype
             assert found.is_contiguous(memory_format=layout)
             torch.testing.assert_close(
-                found.double().cpu(), expected, rtol=0, atol=WITHIN[dtype], check_stride=False
+                found.double().cpu(), expected, rtol=0, atol=ATOL[dtype], check_stride=False
             )
 
 
@@ -88,7 +88,7 @@ def test_any_size_matches_a_convolution(data):
     x, weight, bias = inputs(shape, draw(1, 40), layout=data.draw(st.sampled_from(LAYOUTS)))
     found = detops.winograd_conv2d(x, weight, bias, padding)
     expected = F.conv2d(x.double(), weight.double(), bias.double(), padding=padding)
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=WITHIN[torch.float32])
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=ATOL[torch.float32])
 
 
 def test_zero_channels_give_the_bias_and_zero_outputs_are_empty(device):
@@ -120,18 +120,18 @@ def test_strided_views_give_the_same_results(isa, device):
     x, weight, bias = (t.to(device) for t in inputs((2, 6, 9, 11), 4))
     every_second = torch.randn(2, 12, 18, 11, device=device)[:, ::2, ::2]
     every_second.copy_(x)
-    turned = weight.transpose(0, 1).contiguous().transpose(0, 1)
+    transposed = weight.transpose(0, 1).contiguous().transpose(0, 1)
     expected = detops.winograd_conv2d(x, weight, bias)
-    assert torch.equal(detops.winograd_conv2d(every_second, turned, bias), expected)
+    assert torch.equal(detops.winograd_conv2d(every_second, transposed, bias), expected)
 
 
 def test_nonfinite_values_stay_in_their_tile(isa):
     x, weight, bias = inputs((1, 4, 16, 16), 3)
     expected = detops.winograd_conv2d(x, weight, bias)
     for value in (math.nan, math.inf):
-        spoilt = x.clone()
-        spoilt[0, 1, 5, 6] = value
-        found = detops.winograd_conv2d(spoilt, weight, bias)
+        corrupted = x.clone()
+        corrupted[0, 1, 5, 6] = value
+        found = detops.winograd_conv2d(corrupted, weight, bias)
         assert found[0, :, 4:8, 4:8].isnan().all()
         assert torch.equal(found[0, :, 8:], expected[0, :, 8:])
 
@@ -139,8 +139,8 @@ def test_nonfinite_values_stay_in_their_tile(isa):
 def test_image_gives_the_same_bits_alone_and_in_a_batch(isa):
     x, weight, bias = inputs((20, 7, 14, 9), 35, layout=torch.channels_last)
     together = detops.winograd_conv2d(x, weight, bias)
-    for some in (slice(0, 1), slice(3, 8)):
-        assert torch.equal(detops.winograd_conv2d(x[some], weight, bias), together[some])
+    for selection in (slice(0, 1), slice(3, 8)):
+        assert torch.equal(detops.winograd_conv2d(x[selection], weight, bias), together[selection])
 
 
 def test_derivatives_pass_gradcheck(isa):
@@ -151,8 +151,8 @@ def test_derivatives_pass_gradcheck(isa):
 
 
 def test_gradients_match_a_convolution(device):
-    given = [t.to(device) for t in inputs((2, 16, 12, 9), 20, layout=torch.channels_last)]
-    ours, theirs = ([t.clone().requires_grad_() for t in given] for _ in range(2))
+    tensors = [t.to(device) for t in inputs((2, 16, 12, 9), 20, layout=torch.channels_last)]
+    ours, theirs = ([t.clone().requires_grad_() for t in tensors] for _ in range(2))
     detops.winograd_conv2d(*ours).square().sum().backward()
     F.conv2d(*theirs, padding=1).square().sum().backward()
     for a, b in zip(ours, theirs, strict=True):
@@ -160,7 +160,7 @@ def test_gradients_match_a_convolution(device):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", WITHIN)
+@pytest.mark.parametrize("dtype", ATOL)
 @pytest.mark.parametrize(("shape", "outputs"), [*SHAPES, ((3, 20, 57, 61), 17)])
 def test_weight_gradient_matches_a_convolution(isa, shape, outputs, dtype, layout):
     x, weight, _ = inputs(shape, outputs, dtype=dtype, layout=layout)
@@ -176,7 +176,7 @@ def test_weight_gradient_matches_a_convolution(isa, shape, outputs, dtype, layou
         assert found.dtype == dtype and found.is_contiguous(memory_format=layout)
         scale = max(1.0, wide.grad.abs().max().item())
         torch.testing.assert_close(
-            found.double(), wide.grad, rtol=0, atol=WITHIN[dtype] * scale, check_stride=False
+            found.double(), wide.grad, rtol=0, atol=ATOL[dtype] * scale, check_stride=False
         )
 
 
@@ -257,7 +257,7 @@ DIRECT = (
 )
 
 
-@pytest.mark.parametrize("dtype", WITHIN)
+@pytest.mark.parametrize("dtype", ATOL)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", DIRECT)
 def test_packed_conv2d_matches_a_convolution(isa, case, layout, dtype):
@@ -273,7 +273,7 @@ def test_packed_conv2d_matches_a_convolution(isa, case, layout, dtype):
         expected = expected + (0 if add is None else add.double())
         expected = expected.relu() if relu else expected
         torch.testing.assert_close(
-            found.double(), expected, rtol=0, atol=WITHIN[dtype], check_stride=False
+            found.double(), expected, rtol=0, atol=ATOL[dtype], check_stride=False
         )
 
 
@@ -291,8 +291,8 @@ def test_zero_channels_with_a_huge_kernel_give_the_bias():
     """The sum is empty and needs neither the time nor the memory of that many weights."""
     side, bias = 2**31 - 1, torch.arange(3.0)
     window = [side, side], [1, 1], [side // 2, side // 2], [1, 1]
-    none = torch.zeros(1, 0, 2, 2), torch.zeros(1, 1, 0, 32)
-    found = raw.packed_conv2d(*none, bias, None, 3, *window, False)
+    empty = torch.zeros(1, 0, 2, 2), torch.zeros(1, 1, 0, 32)
+    found = raw.packed_conv2d(*empty, bias, None, 3, *window, False)
     assert torch.equal(found, bias.view(1, 3, 1, 1).expand(1, 3, 2, 2))
 
 

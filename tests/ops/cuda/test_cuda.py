@@ -20,12 +20,12 @@ from detops.bench.case import clustered
 SLEEP = 30_000_000  # cycles: more than ten milliseconds, far longer than starting a call
 
 every_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-without_waiting = pytest.mark.parametrize(
-    "call", [call for call in CALLS if not call.waits], ids=lambda call: call.name
+asynchronous_calls = pytest.mark.parametrize(
+    "call", [call for call in CALLS if not call.synchronisations], ids=lambda call: call.name
 )
 
 
-class OpsSeen(TorchDispatchMode):
+class OpRecorder(TorchDispatchMode):
     """Records the names of the detops ops that are called."""
 
     def __init__(self):
@@ -39,7 +39,7 @@ class OpsSeen(TorchDispatchMode):
 
 
 def test_calls_reach_every_kernel():
-    with OpsSeen() as seen:
+    with OpRecorder() as seen:
         for call in CALLS:
             results = call.results(call.tensors())
             assert any(r.numel() and r.any() for r in results), call.name
@@ -109,18 +109,20 @@ def test_gpu_results_agree_with_the_cpu(call):
 @NEEDS_GPU
 @every_call
 def test_call_synchronises_only_for_the_size_of_its_result(call):
-    assert cuda_smoke.synchronisations(call, "cuda") <= call.waits
+    assert cuda_smoke.synchronisations(call, "cuda") <= call.synchronisations
 
 
 @NEEDS_GPU
-def test_synchronisation_is_counted():
+def test_synchronisations_are_counted():
     tensors = {"x": torch.ones(1)}
-    for waits in (0, 1):
-        waiting = cuda_smoke.Call("item", lambda x: x * x.item(), lambda _: tensors, waits=waits)
-        assert cuda_smoke.synchronisations(waiting, "cuda") == 1
+    for synchronisations in (0, 1):
+        call = cuda_smoke.Call(
+            "item", lambda x: x * x.item(), lambda _: tensors, synchronisations=synchronisations
+        )
+        assert cuda_smoke.synchronisations(call, "cuda") == 1
 
 
-def delayed(stream, targets, sources):
+def copy_after_delay(stream, targets, sources):
     """Copies the values on the stream after a delay."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), torch.no_grad():
@@ -136,7 +138,7 @@ def test_call_runs_on_the_current_stream(call):
     expected = call.results(fresh)
     call.results(stale)
     stream = torch.cuda.Stream()
-    delayed(stream, stale, fresh)
+    copy_after_delay(stream, stale, fresh)
     with torch.cuda.stream(stream):
         found = call.results(stale)
     stream.synchronize()
@@ -148,14 +150,14 @@ def test_call_on_another_stream_reads_stale_values():
     stale, fresh = ({"x": torch.full((9,), v, device="cuda")} for v in (1.0, 2.0))
     y = torch.zeros(9, device="cuda")
     detops.axpy(y, y)
-    delayed(torch.cuda.Stream(), stale, fresh)
+    copy_after_delay(torch.cuda.Stream(), stale, fresh)
     early = detops.axpy(stale["x"], y).tolist()
     torch.cuda.synchronize()
     assert early == [2.0] * 9 and detops.axpy(stale["x"], y).tolist() == [4.0] * 9
 
 
 @NEEDS_GPU
-@without_waiting
+@asynchronous_calls
 def test_cuda_graph_captures_forward_and_backward(call):
     tensors, others = call.tensors("cuda", seed=0), call.tensors("cuda", seed=1)
     side = torch.cuda.Stream()
@@ -176,7 +178,7 @@ def test_cuda_graph_captures_forward_and_backward(call):
 @NEEDS_GPU
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @every_call
-def test_call_runs_on_a_device_that_is_not_current(call):
+def test_call_runs_on_a_non_current_device(call):
     with torch.cuda.device(0):
         found = call.results(call.tensors("cuda:1"))
         assert torch.cuda.current_device() == 0
@@ -195,7 +197,7 @@ def empty_cache():
     torch.cuda.empty_cache()
 
 
-PICKED = (0, 64, 129)  # indices into 130 images with more than 2^31 elements
+IMAGE_INDICES = (0, 64, 129)  # indices into 130 images with more than 2^31 elements
 ROI_OPS = {
     "roi_align": partial(detops.roi_align, sampling_ratio=2),
     "roi_align_rotated": partial(detops.roi_align_rotated, sampling_ratio=2),
@@ -213,7 +215,7 @@ ROI_OPS = {
 
 def large_rois(count, rotated=False):
     generator = torch.Generator().manual_seed(0)
-    index = torch.arange(count).view(-1, 1) % len(PICKED)
+    index = torch.arange(count).view(-1, 1) % len(IMAGE_INDICES)
     low = torch.rand(count, 2, generator=generator) * torch.tensor([1200.0, 700.0])
     side = 40 + torch.rand(count, 2, generator=generator) * 200
     rest = [low, low + side]
@@ -225,30 +227,30 @@ def large_rois(count, rotated=False):
 @NEEDS_GPU
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("op", ROI_OPS)
-def test_images_of_a_map_above_two_billion_elements_match_few(op, layout, empty_cache):
+def test_images_of_a_huge_batch_match_a_small_batch(op, layout, empty_cache):
     needs_memory(20)
     x = torch.empty(130, 256, 200, 336, dtype=torch.half, device="cuda", memory_format=layout)
     x.normal_().requires_grad_()
-    few = x.detach()[list(PICKED)].contiguous(memory_format=layout).requires_grad_()
+    small_batch = x.detach()[list(IMAGE_INDICES)].contiguous(memory_format=layout).requires_grad_()
     rois = large_rois(90, rotated=op == "roi_align_rotated")
-    far = rois.clone()
-    far[:, 0] = torch.tensor(PICKED, device="cuda")[rois[:, 0].long()]
-    many_pooled, pooled = (
+    rois_of_large = rois.clone()
+    rois_of_large[:, 0] = torch.tensor(IMAGE_INDICES, device="cuda")[rois[:, 0].long()]
+    pooled_of_large, pooled = (
         ROI_OPS[op](maps, boxes, output_size=4, spatial_scale=0.25)
-        for maps, boxes in ((x, far), (few, rois))
+        for maps, boxes in ((x, rois_of_large), (small_batch, rois))
     )
-    assert pooled.any() and torch.equal(many_pooled, pooled)
-    many_grad, grad = (
+    assert pooled.any() and torch.equal(pooled_of_large, pooled)
+    grad_of_large, grad = (
         torch.autograd.grad(out, maps, torch.ones_like(out))[0]
-        for out, maps in ((many_pooled, x), (pooled, few))
+        for out, maps in ((pooled_of_large, x), (pooled, small_batch))
     )
-    assert torch.equal(many_grad[list(PICKED)], grad)
-    assert many_grad.count_nonzero() == grad.count_nonzero() > 0
+    assert torch.equal(grad_of_large[list(IMAGE_INDICES)], grad)
+    assert grad_of_large.count_nonzero() == grad.count_nonzero() > 0
 
 
 @NEEDS_GPU
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_last_of_more_than_two_billion_results_match_few(layout, empty_cache):
+def test_last_of_two_billion_results_match_a_small_call(layout, empty_cache):
     needs_memory(20)
     x = torch.randn(3, 256, 50, 84, device="cuda").half().contiguous(memory_format=layout)
     rois = large_rois(43_000)
@@ -276,14 +278,14 @@ def test_nms_of_half_a_million_boxes_matches_the_cpu(labelled, empty_cache):
 
 
 @NEEDS_GPU
-def test_cuda_graph_captures_nms_that_sorts_its_boxes():
+def test_cuda_graph_captures_nms_that_sorts_boxes():
     generator = torch.Generator().manual_seed(0)
-    held, others = ([t.cuda() for t in clustered(generator, 10_000)] for _ in range(2))
-    detops.nms_padded(*held, 0.5)
+    captured, others = ([t.cuda() for t in clustered(generator, 10_000)] for _ in range(2))
+    detops.nms_padded(*captured, 0.5)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        keep, number = detops.nms_padded(*held, 0.5)
-    for tensor, other in zip(held, others, strict=True):
+        keep, count = detops.nms_padded(*captured, 0.5)
+    for tensor, other in zip(captured, others, strict=True):
         tensor.copy_(other)
     graph.replay()
-    assert torch.equal(keep[:number], detops.nms(*others, 0.5))
+    assert torch.equal(keep[:count], detops.nms(*others, 0.5))

@@ -11,9 +11,9 @@ SOURCES = [ROOT / "tests/cuda/emulation.cpp", ROOT / "tests/emulation/emulation.
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the emulation is written for x86-64")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the emulation requires x86-64")
 @pytest.mark.parametrize("order", ["forwards", "backwards"])
-def test_emulation_shows_behaviour_that_a_gpu_leaves_undefined(tmp_path, order):
+def test_emulation_reports_undefined_behaviour_of_kernels(tmp_path, order):
     program = tmp_path / "emulation"
     compiler = os.environ.get("CXX", "c++").split()[0]
     subprocess.run([compiler, "-std=c++17", "-O1", *SOURCES, "-o", program], check=True)

@@ -8,7 +8,7 @@ from paths import TESTS
 SOURCE = TESTS / "cuda" / "geometry.cpp"
 
 
-def test_blocks_own_every_piece_once(tmp_path):
+def test_every_piece_of_work_belongs_to_one_block(tmp_path):
     program = tmp_path / "geometry"
     compiler = os.environ.get("CXX", "c++").split()[0]
     command = [compiler, "-std=c++17", "-O1", "-fsanitize=undefined", SOURCE, "-o", program]

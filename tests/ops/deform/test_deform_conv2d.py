@@ -60,7 +60,7 @@ def test_half_precision_matches_rounded_float32(isa, device, dtype, name, layout
         assert not rounds_once or torch.equal(one, other.to(dtype))
 
 
-def test_dtypes_of_arguments_may_differ(device):
+def test_arguments_may_have_different_dtypes(device):
     tensors, window = arguments("groups", device=device)
     x, offset, mask, weight, bias = tensors
     half = (x.detach().half().requires_grad_(), offset, mask.detach().double().requires_grad_(),
@@ -91,13 +91,15 @@ def test_gradients_at_integer_offsets_match_torchvision(isa, device, size):
     # Training starts here: all samples lie on pixels, some exactly one pixel outside.
     tensors, window = arguments("plain", device=device)
     generator = torch.Generator().manual_seed(0)
-    whole = torch.randint(-2, 3, tensors[1].shape, generator=generator).to(tensors[1])
-    offset = whole if size == "any" else torch.full_like(tensors[1], size)
-    moved = (tensors[0], offset.detach().requires_grad_(), *tensors[2:])
-    ours = gradients(detops.deform_conv2d, moved, window)
-    check_all(ours, gradients(torchvision.ops.deform_conv2d, as_double(moved), window))
+    integers = torch.randint(-2, 3, tensors[1].shape, generator=generator).to(tensors[1])
+    offset = integers if size == "any" else torch.full_like(tensors[1], size)
+    tensors_with_offset = (tensors[0], offset.detach().requires_grad_(), *tensors[2:])
+    ours = gradients(detops.deform_conv2d, tensors_with_offset, window)
+    check_all(
+        ours, gradients(torchvision.ops.deform_conv2d, as_double(tensors_with_offset), window)
+    )
     if device == "cpu":
-        check_all(ours, gradients(reference.deform_conv2d, as_double(moved), window))
+        check_all(ours, gradients(reference.deform_conv2d, as_double(tensors_with_offset), window))
 
 
 def test_sample_at_exactly_minus_one_has_a_gradient(device):
@@ -117,14 +119,16 @@ def test_deform_conv2d_passes_gradcheck(device, masked, layout):
     # Avoids integers, where the derivative does not exist.
     offset = (offset.detach().floor() + 0.3).requires_grad_()
     mask = mask[:1].detach().requires_grad_() if masked else None
-    some = (x[:1].detach().contiguous(memory_format=layout).requires_grad_(),
+    selected = (x[:1].detach().contiguous(memory_format=layout).requires_grad_(),
             offset[:1].detach().requires_grad_(), mask, weight, bias)  # fmt: skip
-    present = [t for t in some if t is not None]
+    present = [t for t in selected if t is not None]
 
-    def function(*given):
-        given = iter(given)
+    def function(*present_tensors):
+        present_tensors = iter(present_tensors)
         return call(
-            detops.deform_conv2d, [None if t is None else next(given) for t in some], window
+            detops.deform_conv2d,
+            [None if t is None else next(present_tensors) for t in selected],
+            window,
         )
 
     assert gradcheck(function, present, fast_mode=True)
@@ -135,8 +139,8 @@ def test_deform_conv2d_passes_gradcheck(device, masked, layout):
 def test_every_run_and_thread_count_give_the_same_bits(two_threads, name, layout):
     tensors, window = arguments(name, layout=layout)
     one, two = two_threads(lambda: gradients(detops.deform_conv2d, tensors, window))
-    again = gradients(detops.deform_conv2d, tensors, window)
-    for first, second, third in zip(one, two, again, strict=True):
+    repeated = gradients(detops.deform_conv2d, tensors, window)
+    for first, second, third in zip(one, two, repeated, strict=True):
         assert torch.equal(first, second) and torch.equal(first, third)
 
 
@@ -145,8 +149,8 @@ def test_backward_computes_only_requested_gradients(device):
     grad = torch.randn_like(call(detops.deform_conv2d, tensors, window))
     everything = deform_conv2d_backward(grad, *tensors, *window, [True] * 5)
     for i in range(5):
-        wanted = [j == i for j in range(5)]
-        found = deform_conv2d_backward(grad, *tensors, *window, wanted)
+        requested = [j == i for j in range(5)]
+        found = deform_conv2d_backward(grad, *tensors, *window, requested)
         for j in range(5):
             assert torch.equal(found[j], everything[j] if j == i else grad.new_empty(0))
         # Autograd returns the same, in the order of its arguments.
@@ -158,11 +162,11 @@ def test_backward_computes_only_requested_gradients(device):
 @pytest.mark.parametrize("outputs", [0, 4])
 def test_empty_batches_and_outputs_give_zero_gradients(device, images, outputs):
     (x, offset, mask, weight, bias), window = arguments("plain", device=device)
-    some = (x[:images], offset[:images], mask[:images], weight[:outputs], bias[:outputs])
-    some = tuple(t.detach().requires_grad_() for t in some)
-    results = gradients(detops.deform_conv2d, some, window)
+    selected = (x[:images], offset[:images], mask[:images], weight[:outputs], bias[:outputs])
+    selected = tuple(t.detach().requires_grad_() for t in selected)
+    results = gradients(detops.deform_conv2d, selected, window)
     assert results[0].shape == (images, outputs, 7, 9)
-    for t, grad in zip(some, results[1:], strict=True):
+    for t, grad in zip(selected, results[1:], strict=True):
         assert grad.shape == t.shape
         assert images * outputs > 0 or (grad == 0).all()
 
@@ -179,11 +183,11 @@ def test_deform_conv2d_accepts_strided_tensors(device):
     for one, other in zip(ours, expected, strict=True):
         assert torch.equal(one, other)
     output = call(detops.deform_conv2d, tensors, window)
-    (summed,) = torch.autograd.grad(output.sum(), tensors[0])  # with an expanded gradient
-    (plain,) = torch.autograd.grad(
+    (grad_of_sum,) = torch.autograd.grad(output.sum(), tensors[0])  # with an expanded gradient
+    (grad_of_ones,) = torch.autograd.grad(
         call(detops.deform_conv2d, tensors, window), tensors[0], torch.ones_like(output)
     )
-    assert torch.equal(summed, plain)
+    assert torch.equal(grad_of_sum, grad_of_ones)
 
 
 X, OFFSET, MASK = torch.zeros(2, 6, 5, 4), torch.zeros(2, 18, 3, 2), torch.zeros(2, 9, 3, 2)
@@ -228,20 +232,20 @@ W, B = torch.zeros(4, 6, 3, 3), torch.zeros(4)
     ],
 )  # fmt: skip
 def test_deform_conv2d_rejects_bad_input(device, change, message):
-    given = dict(input=X, offset=OFFSET, weight=W, bias=B, mask=MASK) | change
-    given = {
+    call_arguments = dict(input=X, offset=OFFSET, weight=W, bias=B, mask=MASK) | change
+    call_arguments = {
         name: x.to(device) if isinstance(x, torch.Tensor) and x.device.type == "cpu" else x
-        for name, x in given.items()
+        for name, x in call_arguments.items()
     }
     with pytest.raises(RuntimeError, match="detops.deform_conv2d: .*" + message):
-        detops.deform_conv2d(**given)
+        detops.deform_conv2d(**call_arguments)
     with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
-        detops.deform_conv2d(**given)
+        detops.deform_conv2d(**call_arguments)
 
 
 def test_backward_rejects_bad_gradient(device):
     tensors = [t.to(device) for t in (X, OFFSET, MASK, W, B)]
-    window, wanted = ((1, 1), (0, 0), (1, 1)), [True] * 5
+    window, requested = ((1, 1), (0, 0), (1, 1)), [True] * 5
     for grad, message in (
         (torch.zeros(2, 4, 3, 3), r"grad must be \[2, 4, 3, 2\], got \[2, 4, 3, 3\]"),
         (torch.zeros(4, 3, 2), r"grad must be \[2, 4, 3, 2\], got \[4, 3, 2\]"),
@@ -250,7 +254,7 @@ def test_backward_rejects_bad_gradient(device):
     ):
         grad = grad if grad.is_meta else grad.to(device)
         with pytest.raises(RuntimeError, match="detops.deform_conv2d_backward: " + message):
-            deform_conv2d_backward(grad, *tensors, *window, wanted)
+            deform_conv2d_backward(grad, *tensors, *window, requested)
 
 
 def test_second_derivatives_raise(device):
@@ -269,9 +273,9 @@ def test_deform_conv2d_passes_opcheck(masked, layout):
     tensors = tuple(t if t is None else t.detach() for t in tensors)
     torch.library.opcheck(torch.ops.detops.deform_conv2d_forward.default, (*tensors, *window))
     grad = torch.randn_like(deform_conv2d_forward(*tensors, *window))
-    for wanted in ([True] * 5, [False, True, False, False, True]):
+    for requested in ([True] * 5, [False, True, False, False, True]):
         torch.library.opcheck(
-            torch.ops.detops.deform_conv2d_backward.default, (grad, *tensors, *window, wanted)
+            torch.ops.detops.deform_conv2d_backward.default, (grad, *tensors, *window, requested)
         )
 
 
@@ -287,10 +291,12 @@ def test_compiled_deform_conv2d_matches_eager():
             x = torch.randn(2, 6, size, size + 1).contiguous(memory_format=layout).requires_grad_()
             offset = torch.randn(2, 18, size, size + 1, requires_grad=True)
             mask = torch.rand(2, 9, size, size + 1, requires_grad=True)
-            given = (x, offset, mask, *tensors[3:])
-            torch.testing.assert_close(compiled(*given), function(*given))
-            ours = torch.autograd.grad(compiled(*given), given)
-            for one, other in zip(ours, torch.autograd.grad(function(*given), given), strict=True):
+            inputs = (x, offset, mask, *tensors[3:])
+            torch.testing.assert_close(compiled(*inputs), function(*inputs))
+            ours = torch.autograd.grad(compiled(*inputs), inputs)
+            for one, other in zip(
+                ours, torch.autograd.grad(function(*inputs), inputs), strict=True
+            ):
                 torch.testing.assert_close(one, other)
 
 
@@ -302,23 +308,23 @@ def test_vmap_and_func_grad_match_loop():
     def total(x, offset, mask):
         return call(detops.deform_conv2d, (x, offset, mask, weight, bias), window).square().sum()
 
-    wanted = torch.func.grad(total, argnums=(0, 1, 2))
-    found = torch.vmap(wanted)(*batch)
+    gradient = torch.func.grad(total, argnums=(0, 1, 2))
+    found = torch.vmap(gradient)(*batch)
     for i in range(2):
-        for one, other in zip(found, wanted(*(t[i] for t in batch)), strict=True):
+        for one, other in zip(found, gradient(*(t[i] for t in batch)), strict=True):
             torch.testing.assert_close(one[i], other)
 
 
 def test_autocast_returns_bfloat16():
     (x, offset, mask, weight, bias), window = arguments("plain")
-    some = (x.detach().bfloat16().requires_grad_(), offset, mask, weight, bias)
+    selected = (x.detach().bfloat16().requires_grad_(), offset, mask, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):
-        output = call(detops.deform_conv2d, some, window)
-    expected = call(torchvision.ops.deform_conv2d, (some[0].float(), *some[1:]), window)
+        output = call(detops.deform_conv2d, selected, window)
+    expected = call(torchvision.ops.deform_conv2d, (selected[0].float(), *selected[1:]), window)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output, expected.bfloat16(), atol=0, rtol=2**-7)
     output.float().sum().backward()
-    assert x.grad is None and some[0].grad.dtype == torch.bfloat16
+    assert x.grad is None and selected[0].grad.dtype == torch.bfloat16
     assert weight.grad.dtype == torch.float32
 
 
@@ -335,8 +341,8 @@ def test_module_matches_torchvision():
     for tensors in ((x, offset), (x, offset, mask)):
         torch.testing.assert_close(ours(*tensors), theirs(*tensors), atol=1e-5, rtol=0)
     assert "6, 4, kernel_size=(3, 2), stride=(2, 2), padding=(1, 1)" in repr(ours)
-    plain = detops.DeformConv2d(6, 4, 3, bias=False)
-    assert plain.bias is None and list(plain.state_dict()) == ["weight"]
+    without_bias = detops.DeformConv2d(6, 4, 3, bias=False)
+    assert without_bias.bias is None and list(without_bias.state_dict()) == ["weight"]
     assert detops.DeformConv2d(6, 0, 3).weight.shape == (0, 6, 3, 3)
     for channels in ((5, 4), (6, 5)):
         with pytest.raises(ValueError, match=r"must be divisible by groups \(2\), got 5"):

@@ -55,8 +55,8 @@ def test_sample_at_exactly_minus_one_has_no_gradient(isa, device, version, size)
     generator = torch.Generator().manual_seed(0)
     x, weight = random(generator, device, 2, 4, 7, 7), random(generator, device, 6, 4, 3, 3)
     mask = random(generator, device, 2, 9, 7, 7)
-    whole = torch.randint(-2, 3, (2, 18, 7, 7), generator=generator).float()
-    offset = whole if size == "any" else torch.full_like(whole, size)
+    integers = torch.randint(-2, 3, (2, 18, 7, 7), generator=generator).float()
+    offset = integers if size == "any" else torch.full_like(integers, size)
     offset = offset.to(device).requires_grad_()
     tensors, masks = [x, offset, weight], {}
     if version == 1:
@@ -69,31 +69,33 @@ def test_sample_at_exactly_minus_one_has_no_gradient(isa, device, version, size)
     double = [t.detach().cpu().double().requires_grad_() for t in tensors]
     if version == 2:
         masks["mask"] = double[3]
-    differ = []
+    differs = []
     for edge_gradient in (False, True):
         expected = reference.deform_conv2d(
             *double[:3], padding=(1, 1), **masks, edge_gradient=edge_gradient
         )
         results = torch.autograd.grad(expected, double, grad.cpu().double())
-        differ.append(
+        differs.append(
             any(
                 not torch.allclose(one.cpu().double(), other, 1e-4, 1e-4)
                 for one, other in zip(found, results, strict=True)
             )
         )
-    assert differ == [False, size != 1]
+    assert differs == [False, size != 1]
 
 
-def test_weight_gradients_add_up_and_outputs_are_resized(device):
+def test_weight_gradients_accumulate_and_outputs_are_resized(device):
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(2, 4, 6, 6), torch.randn(3, 4, 3, 3)
     offset, grad = torch.randn(2, 18, 4, 4), torch.randn(2, 3, 4, 4, generator=generator)
     x, weight, offset, grad = (t.to(device) for t in (x, weight, offset, grad))
     window, empty = (3, 3, 1, 1, 0, 0, 1, 1, 1, 1), x.new_empty(0)
 
-    def parameters(to, scale):
-        _C.deform_conv_backward_parameters(x, offset, grad, to, empty, empty, *window, scale, 1)
-        return to
+    def parameters(grad_weight, scale):
+        _C.deform_conv_backward_parameters(
+            x, offset, grad, grad_weight, empty, empty, *window, scale, 1
+        )
+        return grad_weight
 
     once = parameters(torch.zeros_like(weight), 1.0)
     twice = parameters(once.clone(), -0.5)

@@ -65,7 +65,7 @@ def test_ms_deform_attn_matches_reference(isa, device, channels, points):
             torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=tolerance * 10)
 
 
-def test_pyramid_of_real_size_matches_reference(device):
+def test_pyramid_of_realistic_size_matches_reference(device):
     args = inputs(queries=50, heads=8, images=1, shapes=((50, 67), (25, 34)), device=device)
     ours = with_gradients(detops.ms_deform_attn, args)
     torch.testing.assert_close(ours[0].double(), expected(args)[0], rtol=1e-4, atol=1e-4)
@@ -103,9 +103,9 @@ def test_output_has_the_dtype_of_value(device):
     value, shapes, starts, locations, weights = inputs(device=device)
     args = [value.detach().bfloat16().requires_grad_(), shapes, starts, locations, weights]
     wide = [args[0].detach().float().requires_grad_(), *args[1:]]
-    output, to_value, to_locations, to_weights = with_gradients(detops.ms_deform_attn, args)
-    assert output.dtype == to_value.dtype == torch.bfloat16
-    assert to_locations.dtype == to_weights.dtype == torch.float32
+    output, grad_value, grad_locations, grad_weights = with_gradients(detops.ms_deform_attn, args)
+    assert output.dtype == grad_value.dtype == torch.bfloat16
+    assert grad_locations.dtype == grad_weights.dtype == torch.float32
     assert torch.equal(output, detops.ms_deform_attn(*wide).bfloat16())
     doubles = [value, shapes, starts, locations.double(), weights.double()]
     assert torch.equal(detops.ms_deform_attn(*doubles), detops.ms_deform_attn(value, *args[1:]))
@@ -140,30 +140,30 @@ def test_locations_refer_to_pixel_centres():
         (0.5, 3.5 / 3),
     ]
     locations = torch.tensor(points).view(1, 5, 1, 1, 1, 2)
-    got = detops.ms_deform_attn(value, shapes, starts, locations, torch.ones(1, 5, 1, 1, 1))
-    torch.testing.assert_close(got.flatten(), torch.tensor([1.0, 12, 0.5, 0, 0]))
+    found = detops.ms_deform_attn(value, shapes, starts, locations, torch.ones(1, 5, 1, 1, 1))
+    torch.testing.assert_close(found.flatten(), torch.tensor([1.0, 12, 0.5, 0, 0]))
 
 
 def test_level_start_index_sets_the_order_of_levels(device):
     value, shapes, starts, locations, weights = inputs(device=device, grad=False)
     sizes = shapes.prod(1).tolist()
-    turned = torch.cat(value.split(sizes, 1)[::-1], 1)
+    reversed_value = torch.cat(value.split(sizes, 1)[::-1], 1)
     other = (value.size(1) - shapes.prod(1).cumsum(0)).contiguous()
     args = (shapes, starts, locations, weights)
     assert torch.equal(
-        detops.ms_deform_attn(turned, shapes, other, locations, weights),
+        detops.ms_deform_attn(reversed_value, shapes, other, locations, weights),
         detops.ms_deform_attn(value, *args),
     )
 
 
-ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e38, -1.0, 2.0, 1e9]
+EXTREME_LOCATIONS = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e38, -1.0, 2.0, 1e9]
 
 
 def test_nonfinite_and_distant_locations_sample_zero(isa, device):
-    args = inputs(points=len(ODD), device=device)
+    args = inputs(points=len(EXTREME_LOCATIONS), device=device)
     with torch.no_grad():
-        args[3][0, 0, 0, :, :, 0] = torch.tensor(ODD, device=device)
-        args[3][0, 1, 0, :, :, 1] = torch.tensor(ODD, device=device)
+        args[3][0, 0, 0, :, :, 0] = torch.tensor(EXTREME_LOCATIONS, device=device)
+        args[3][0, 1, 0, :, :, 1] = torch.tensor(EXTREME_LOCATIONS, device=device)
     ours = with_gradients(detops.ms_deform_attn, args)
     for a, b in zip(ours, expected(args), strict=True):
         assert a.isfinite().all()
@@ -172,7 +172,7 @@ def test_nonfinite_and_distant_locations_sample_zero(isa, device):
     assert not ours[3][0, 1, 0].any()
 
 
-def test_values_beyond_the_border_do_not_leak_in(isa, device):
+def test_values_outside_a_level_do_not_affect_its_samples(isa, device):
     """Level 1 is NaN: it is next to level 0 in memory, but not in the image."""
     value, shapes, starts, locations, _ = inputs(device=device, grad=False)
     value[:, starts[1] :] = math.nan
@@ -181,10 +181,12 @@ def test_values_beyond_the_border_do_not_leak_in(isa, device):
     weights = torch.cat([weights] * 3, 4)
     shapes, starts = torch.tensor([[6, 9], [29 - 4, 1]]), torch.tensor([0, 54])
     shapes[1, 0] = value.size(1) - 54
-    both = torch.cat([wider, torch.full_like(wider, -10)], 3)
-    no = torch.cat([weights, torch.zeros_like(weights)], 3)
+    wide_locations = torch.cat([wider, torch.full_like(wider, -10)], 3)
+    zero_weights = torch.cat([weights, torch.zeros_like(weights)], 3)
     assert (
-        detops.ms_deform_attn(value, shapes.to(device), starts.to(device), both, no)
+        detops.ms_deform_attn(
+            value, shapes.to(device), starts.to(device), wide_locations, zero_weights
+        )
         .isfinite()
         .all()
     )
@@ -192,9 +194,9 @@ def test_values_beyond_the_border_do_not_leak_in(isa, device):
 
 @settings(max_examples=100)
 @given(st.lists(st.floats(width=32), min_size=8, max_size=8), st.sampled_from([1, 4, 7, 16, 33]))
-def test_any_locations_give_finite_bounded_results(numbers, channels):
+def test_any_locations_give_finite_bounded_results(coordinates, channels):
     value, shapes, starts, _, weights = inputs(channels, 1, 1, 1, 1)
-    locations = torch.tensor(numbers).view(1, 1, 1, 4, 1, 2).requires_grad_()
+    locations = torch.tensor(coordinates).view(1, 1, 1, 4, 1, 2).requires_grad_()
     args = (value, shapes, starts, locations, weights)
     output, *grads = with_gradients(detops.ms_deform_attn, args)
     assert output.isfinite().all() and all(g.isfinite().all() for g in grads)
@@ -205,16 +207,16 @@ def test_every_run_and_thread_count_give_the_same_bits(isa, two_threads):
     args = inputs(queries=300)
     for other in (args, inputs(queries=300, images=1, heads=1)):  # fewer heads than threads
         one, two = two_threads(lambda: with_gradients(detops.ms_deform_attn, other))  # noqa: B023
-        again = with_gradients(detops.ms_deform_attn, other)
-        for a, b, c in zip(one, two, again, strict=True):
+        repeated = with_gradients(detops.ms_deform_attn, other)
+        for a, b, c in zip(one, two, repeated, strict=True):
             assert torch.equal(a, b) and torch.equal(a, c)
 
 
 def test_ms_deform_attn_accepts_any_layout(device):
     args = inputs(device=device)
     strided = [torch.stack([t, t], -1)[..., 0] for t in args]
-    turned = [args[0].transpose(1, 2).contiguous().transpose(1, 2), *strided[1:]]
-    for other in (strided, turned):
+    permuted = [args[0].transpose(1, 2).contiguous().transpose(1, 2), *strided[1:]]
+    for other in (strided, permuted):
         assert not other[0].is_contiguous()
         assert torch.equal(detops.ms_deform_attn(*other), detops.ms_deform_attn(*args))
     grad = torch.ones((), device=device).expand(2, 7, 96)
@@ -278,25 +280,25 @@ BAD_LEVELS = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_LEVELS)
-def test_levels_that_do_not_fit_raise(device, bad):
+@pytest.mark.parametrize("name", BAD_LEVELS)
+def test_level_shapes_that_mismatch_value_raise(device, name):
     value, shapes, starts, locations, weights = inputs(device=device, grad=False)
-    wrong, message = BAD_LEVELS[bad]
+    level_shapes, message = BAD_LEVELS[name]
     grad = torch.ones(2, 7, 96, device=device)
     # Levels on the CPU are checked, whatever the device of the other tensors.
-    args = (value, torch.tensor(wrong), starts.cpu(), locations, weights)
+    args = (value, torch.tensor(level_shapes), starts.cpu(), locations, weights)
     with pytest.raises(RuntimeError, match=r"detops.ms_deform_attn: .*" + message):
         detops.ms_deform_attn(*args)
     with pytest.raises(RuntimeError, match=r"detops.ms_deform_attn_backward: .*" + message):
         detops._C.ms_deform_attn_backward(grad, *args)
     if device == "cuda":
-        args = (value, torch.tensor(wrong, device=device), starts, locations, weights)
+        args = (value, torch.tensor(level_shapes, device=device), starts, locations, weights)
         assert detops.ms_deform_attn(*args).isfinite().all()
         assert all(g.isfinite().all() for g in detops._C.ms_deform_attn_backward(grad, *args))
 
 
 @pytest.mark.parametrize("start", [-1, 71, 2**62, -(2**62)])
-def test_starts_that_do_not_fit_raise_or_skip_the_level(device, start):
+def test_start_index_out_of_range_raises_or_skips_the_level(device, start):
     value, shapes, starts, locations, weights = inputs(device=device, grad=False)
     starts[3] = start
     args = (value, shapes, starts, locations, weights)
@@ -304,8 +306,14 @@ def test_starts_that_do_not_fit_raise_or_skip_the_level(device, start):
         with pytest.raises(RuntimeError, match=f"level 3 of 2 x 4 from position {start} on must"):
             detops.ms_deform_attn(*args)
     else:
-        without = [value, shapes[:3], starts[:3], locations[:, :, :, :3], weights[:, :, :, :3]]
-        assert torch.equal(detops.ms_deform_attn(*args), detops.ms_deform_attn(*without))
+        without_level = [
+            value,
+            shapes[:3],
+            starts[:3],
+            locations[:, :, :, :3],
+            weights[:, :, :, :3],
+        ]
+        assert torch.equal(detops.ms_deform_attn(*args), detops.ms_deform_attn(*without_level))
 
 
 def test_overlapping_levels_keep_all_gradients(device):
@@ -313,13 +321,13 @@ def test_overlapping_levels_keep_all_gradients(device):
     if device == "cpu":
         pytest.skip("levels on the CPU are checked")
     value, _, _, locations, weights = inputs(shapes=((6, 9),), points=4, device=device)
-    twice = [t.detach().view(2, 7, 3, 2, 2, *t.shape[5:]).requires_grad_() for t in
+    split_in_two = [t.detach().view(2, 7, 3, 2, 2, *t.shape[5:]).requires_grad_() for t in
              (locations, weights)]  # fmt: skip
     shapes = torch.tensor([[6, 9], [6, 9]], device=device)
     one = with_gradients(
         detops.ms_deform_attn, (value, shapes[:1], shapes[:1, 0] * 0, locations, weights)
     )
-    two = with_gradients(detops.ms_deform_attn, (value, shapes, shapes[:, 0] * 0, *twice))
+    two = with_gradients(detops.ms_deform_attn, (value, shapes, shapes[:, 0] * 0, *split_in_two))
     for a, b in zip(one, two, strict=True):
         torch.testing.assert_close(a, b.view_as(a), rtol=1e-5, atol=1e-5)
 
@@ -327,8 +335,8 @@ def test_overlapping_levels_keep_all_gradients(device):
 def test_ms_deform_attn_rejects_bad_input(device):
     names = ["value", "spatial_shapes", "level_start_index", "sampling_locations"]
     names += ["attention_weights"]
-    good = dict(zip(names, inputs(device=device, grad=False), strict=True))
-    v, shapes, starts, p, w = good.values()
+    valid = dict(zip(names, inputs(device=device, grad=False), strict=True))
+    v, shapes, starts, p, w = valid.values()
     for name, value, message in [
         ("value", v[0], r"value must be \[N, S, M, D\], got \[78, 3, 32\]"),
         ("value", v.long(), "value must be float32, float64, float16 or bfloat16, got int64"),
@@ -349,9 +357,9 @@ def test_ms_deform_attn_rejects_bad_input(device):
     ]:  # fmt: skip
         for guard in (torch.enable_grad, torch.inference_mode):
             with guard(), pytest.raises(RuntimeError, match=f"detops.ms_deform_attn: {message}"):
-                detops.ms_deform_attn(**{**good, name: value})
+                detops.ms_deform_attn(**{**valid, name: value})
     with pytest.raises(RuntimeError, match=r"backward: grad must be \[2, 7, 96\], got \[2, 7, 5\]"):
-        detops._C.ms_deform_attn_backward(torch.ones(2, 7, 5, device=device), *good.values())
+        detops._C.ms_deform_attn_backward(torch.ones(2, 7, 5, device=device), *valid.values())
 
 
 @pytest.mark.slow
@@ -380,14 +388,17 @@ def test_vmap_and_func_grad_match_loop():
 
     for dims in ((0, 0, 0), (0, None, 0), (None, 0, None)):
         args = [s if d == 0 else s[0] for s, d in zip(stacked, dims, strict=True)]
-        each = [[a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)]
+        arguments_per_entry = [
+            [a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)
+        ]
         assert torch.equal(
-            torch.vmap(call, in_dims=dims)(*args), torch.stack([call(*e) for e in each])
+            torch.vmap(call, in_dims=dims)(*args),
+            torch.stack([call(*e) for e in arguments_per_entry]),
         )
     gradient = torch.func.grad(lambda v, p, w: call(v, p, w).square().sum(), (0, 1, 2))
-    together = torch.vmap(gradient)(*stacked)
+    batched = torch.vmap(gradient)(*stacked)
     for i in range(3):
-        for a, b in zip(together, gradient(*(s[i] for s in stacked)), strict=True):
+        for a, b in zip(batched, gradient(*(s[i] for s in stacked)), strict=True):
             torch.testing.assert_close(a[i], b)
     with pytest.raises(ValueError, match="vmap over the shapes of levels is not supported"):
         torch.vmap(MSDeformAttnFunction.apply, in_dims=(0, 0, None, 0, 0))(

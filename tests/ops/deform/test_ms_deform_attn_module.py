@@ -19,11 +19,17 @@ def plain_module(module, query, points, maps, shapes, mask):
     weights = module.attention_weights(query).view(n, q, m, levels * p).softmax(-1)
     if points.size(-1) == 2:
         sizes = torch.stack([shapes[:, 1], shapes[:, 0]], -1)
-        at = points[:, :, None, :, None] + offsets / sizes[None, None, None, :, None]
+        sampling_locations = (
+            points[:, :, None, :, None] + offsets / sizes[None, None, None, :, None]
+        )
     else:
-        at = points[:, :, None, :, None, :2] + offsets / p * points[:, :, None, :, None, 2:] / 2
+        sampling_locations = (
+            points[:, :, None, :, None, :2] + offsets / p * points[:, :, None, :, None, 2:] / 2
+        )
     weights = weights.view(n, q, m, levels, p)
-    return module.output_proj(reference.ms_deform_attn(value, shapes, at, weights).float())
+    return module.output_proj(
+        reference.ms_deform_attn(value, shapes, sampling_locations, weights).float()
+    )
 
 
 @pytest.mark.parametrize("coordinates", [2, 4])

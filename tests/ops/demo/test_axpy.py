@@ -41,8 +41,8 @@ def test_axpy_accepts_unaligned_memory(device, dtype):
             x, y, grad = torch.randn(3, count + shift, device=device).to(dtype)[:, shift:].unbind()
             expected = (2 * x.double() + y.double()).to(dtype)
             assert torch.equal(detops.axpy(x, y), expected)
-            to_x, to_y = detops._C.axpy_backward(grad, 2.0)
-            assert torch.equal(to_x, 2 * grad) and torch.equal(to_y, grad)
+            grad_x, grad_y = detops._C.axpy_backward(grad, 2.0)
+            assert torch.equal(grad_x, 2 * grad) and torch.equal(grad_y, grad)
 
 
 def test_two_threads_give_the_same_bits(two_threads):

@@ -30,7 +30,7 @@ def test_gdh_equals_contiguous_view(device, dtype):
         assert (y.data_ptr() == x.data_ptr()) == (x.is_contiguous())
 
 
-def test_a_view_stays_a_view(device):
+def test_gdh_of_contiguous_tensor_is_a_view(device):
     x = torch.zeros(2, 3, device=device)
     detops.gdh(x)[4] = 1
     assert x[1, 1] == 1
@@ -44,7 +44,7 @@ def test_a_view_stays_a_view(device):
     assert x.any()
 
 
-def test_functionalization_sees_the_view():
+def test_functionalization_replays_writes_to_the_view():
     def double_through_the_view(x):
         x = x * 1
         detops.gdh(x).mul_(2)
@@ -55,8 +55,8 @@ def test_functionalization_sees_the_view():
     functional = torch.func.functionalize(double_through_the_view)(x)
     compiled = torch.compile(double_through_the_view, fullgraph=True, backend="aot_eager")(x)
     for results in (functional, compiled):
-        for result, wanted in zip(results, expected, strict=True):
-            torch.testing.assert_close(result, wanted)
+        for result, expected_result in zip(results, expected, strict=True):
+            torch.testing.assert_close(result, expected_result)
 
 
 def test_derivatives_pass_gradcheck(device):
@@ -75,9 +75,9 @@ def test_derivatives_pass_gradcheck(device):
 def test_two_threads_give_the_same_large_result(two_threads, order, dtype, device):
     """Covers whole and partial squares, and threads that begin within a row."""
     x = torch.arange(7 * 211 * 103).reshape(7, 211, 103).to(device, dtype).permute(order)
-    for given in (x, x[..., 1:-1], x[:, ::3]):
-        one, two = two_threads(lambda given=given: detops.gdh(given))
-        assert torch.equal(one, given.reshape(-1)) and torch.equal(one, two)
+    for view in (x, x[..., 1:-1], x[:, ::3]):
+        one, two = two_threads(lambda view=view: detops.gdh(view))
+        assert torch.equal(one, view.reshape(-1)) and torch.equal(one, two)
 
 
 def test_registered_tensor_method_calls_gdh(device):

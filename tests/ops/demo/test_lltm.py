@@ -41,24 +41,24 @@ def one_step(args):
     return [args[0][0].detach().requires_grad_(args[0].requires_grad), *args[1:]]
 
 
-def gradients(f, args, wanted=None):
-    wanted = args if wanted is None else wanted
+def gradients(f, args, inputs=None):
+    inputs = args if inputs is None else inputs
     outputs = f(*args)
     grads = [
         torch.linspace(-1, 1, o.numel(), device=o.device, dtype=o.dtype).view_as(o) for o in outputs
     ]
-    return [*outputs, *torch.autograd.grad(outputs, wanted, grads)]
+    return [*outputs, *torch.autograd.grad(outputs, inputs, grads)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_lltm_matches_the_python_loop(device, isa, shape):
     for dtype, tolerance in [(torch.float32, 2e-4), (torch.float64, 1e-11)]:
         args = arguments(shape, device, dtype)
-        for ours, theirs, given in [
+        for ours, theirs, inputs in [
             (detops.lltm, reference.lltm, args),
             (detops.lltm_cell, reference.lltm_cell, one_step(args)),
         ]:
-            pairs = zip(gradients(ours, given), gradients(theirs, given), strict=True)
+            pairs = zip(gradients(ours, inputs), gradients(theirs, inputs), strict=True)
             for a, b in pairs:
                 torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
@@ -107,8 +107,8 @@ def test_every_run_gives_the_same_bits(device, shape):
     args = arguments(shape, device)
     first = gradients(detops.lltm, args)
     for _ in range(3):
-        again = gradients(detops.lltm, args)
-        assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
+        repeated = gradients(detops.lltm, args)
+        assert all(torch.equal(a, b) for a, b in zip(repeated, first, strict=True))
 
 
 def test_derivatives_pass_gradcheck(device):
@@ -123,10 +123,10 @@ def test_gradients_of_a_subset_match_the_reference(device):
     args = arguments(SHAPES[0], device)
     every = dict(zip("xwbhc", gradients(reference.lltm, args)[3:], strict=True))
     for names in ("w", "x", "h", "c", "wb", "xh"):
-        given = [a.detach().requires_grad_(n in names) for n, a in zip("xwbhc", args, strict=True)]
-        wanted = [a for a in given if a.requires_grad]
-        got = gradients(detops.lltm, given, wanted)[3:]
-        for name, grad in zip(names, got, strict=True):
+        leaves = [a.detach().requires_grad_(n in names) for n, a in zip("xwbhc", args, strict=True)]
+        inputs = [a for a in leaves if a.requires_grad]
+        found = gradients(detops.lltm, leaves, inputs)[3:]
+        for name, grad in zip(names, found, strict=True):
             torch.testing.assert_close(grad, every[name], rtol=2e-4, atol=2e-4)
     for k in range(3):
         ours = torch.autograd.grad(detops.lltm(*args)[k].sum(), args)
@@ -164,20 +164,20 @@ def test_lltm_accepts_empty_inputs(device):
         if shape[0] == 0:
             assert torch.equal(h, args[3]) and torch.equal(c, args[4])
             assert not grads[1].any()
-    none = one_step(arguments((1, 0, 4, 5), device))
-    assert all(r.shape == (0, 5) for r in detops.lltm_cell(*none))
-    assert [g.shape for g in gradients(detops.lltm_cell, none)[2:]] == [a.shape for a in none]
+    empty = one_step(arguments((1, 0, 4, 5), device))
+    assert all(r.shape == (0, 5) for r in detops.lltm_cell(*empty))
+    assert [g.shape for g in gradients(detops.lltm_cell, empty)[2:]] == [a.shape for a in empty]
 
 
 def test_every_layout_gives_the_same_results(device):
     args = arguments(SHAPES[0], device)
-    turned = [a.mT.contiguous().mT if a.dim() > 1 else a for a in args]
+    transposed = [a.mT.contiguous().mT if a.dim() > 1 else a for a in args]
     strided = [torch.stack([a, a], -1)[..., 1] for a in args]
-    for given in (turned, strided):
-        for a, b in zip(gradients(detops.lltm, given), gradients(detops.lltm, args), strict=True):
+    for inputs in (transposed, strided):
+        for a, b in zip(gradients(detops.lltm, inputs), gradients(detops.lltm, args), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     for a, b in zip(
-        detops.lltm_cell(*one_step(turned)), detops.lltm_cell(*one_step(args)), strict=True
+        detops.lltm_cell(*one_step(transposed)), detops.lltm_cell(*one_step(args)), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
@@ -214,9 +214,9 @@ def test_sequence_module_matches_the_cell_module(device):
 def test_errors_name_the_bad_argument(device, grad):
     names = ["input", "weights", "bias", "h", "c"]
     for op, input in [(detops.lltm, torch.randn(2, 3, 4)), (detops.lltm_cell, torch.randn(3, 4))]:
-        good = dict(zip(names, arguments((2, 3, 4, 5), device, grad=grad), strict=True))
-        good["input"] = input.to(device)
-        name_of_op = op.__name__
+        valid = dict(zip(names, arguments((2, 3, 4, 5), device, grad=grad), strict=True))
+        valid["input"] = input.to(device)
+        op_name = op.__name__
         for name, value, message in [
             ("weights", torch.randn(15, 8), r"weights must be \[15, 9\], got \[15, 8\]"),
             ("weights", torch.randn(20, 9), r"weights must be \[15, 9\], got \[20, 9\]"),
@@ -230,30 +230,30 @@ def test_errors_name_the_bad_argument(device, grad):
             ("input", input.unsqueeze(0) if input.dim() == 3 else input[None], r"input must be \["),
         ]:
             value = value if value.is_meta else value.to(device)
-            with pytest.raises(RuntimeError, match=f"detops.(lltm|{name_of_op}): {message}"):
-                op(**{**good, name: value})
+            with pytest.raises(RuntimeError, match=f"detops.(lltm|{op_name}): {message}"):
+                op(**{**valid, name: value})
 
 
-def test_row_gives_the_same_bits_at_any_position(isa):
+def test_row_gives_the_same_bits_at_any_position_in_a_batch(isa):
     one = one_step(arguments((1, 1, 33, 47), grad=False))
     first = None
     for rows in (3, 4, 8, 9, 16, 17, 31, 40, 70):
-        given = [
+        inputs = [
             x.expand(rows, -1).contiguous() if k in (0, 3, 4) else x for k, x in enumerate(one)
         ]
-        h, c = detops.lltm_cell(*given)
+        h, c = detops.lltm_cell(*inputs)
         first = first or (h[0], c[0])
         assert all(torch.equal(h[r], first[0]) and torch.equal(c[r], first[1]) for r in range(rows))
 
 
 def test_a_single_column_may_have_any_stride(isa):
-    for place in (0, 3, 4):  # input, state and cell with one element per row
+    for position in (0, 3, 4):  # input, state and cell with one element per row
         args = one_step(arguments((1, 16, 1, 1)))
-        lying = args[place].detach().repeat(1, 5).t().contiguous().t()[:, :1].requires_grad_()
-        assert lying.is_contiguous() and lying.stride(1) != 1
-        given = [*args[:place], lying, *args[place + 1 :]]
+        strided = args[position].detach().repeat(1, 5).t().contiguous().t()[:, :1].requires_grad_()
+        assert strided.is_contiguous() and strided.stride(1) != 1
+        inputs = [*args[:position], strided, *args[position + 1 :]]
         for ours, plain in zip(
-            gradients(detops.lltm_cell, given), gradients(detops.lltm_cell, args), strict=True
+            gradients(detops.lltm_cell, inputs), gradients(detops.lltm_cell, args), strict=True
         ):
             assert torch.equal(ours, plain)
 
@@ -269,17 +269,19 @@ def test_second_derivative_raises():
 def test_ops_pass_opcheck_compile_and_autocast_to_float32():
     ops = torch.ops.detops
     args = arguments((2, 3, 4, 5), grad=False)
-    for given in (args, one_step(args)):
-        output, cells, gates = ops.lltm_forward(*given)
-        torch.library.opcheck(ops.lltm_forward.default, given)
-        h, c = given[3:]
-        backward = (output, h, c, *given[:2], h, c, output, cells, gates)
+    for inputs in (args, one_step(args)):
+        output, cells, gates = ops.lltm_forward(*inputs)
+        torch.library.opcheck(ops.lltm_forward.default, inputs)
+        h, c = inputs[3:]
+        backward = (output, h, c, *inputs[:2], h, c, output, cells, gates)
         torch.library.opcheck(ops.lltm_backward.default, backward)
-    wanting = arguments((2, 3, 4, 5))
-    torch.library.opcheck(ops.lltm.default, wanting)
-    torch.library.opcheck(ops.lltm_cell.default, one_step(wanting))
+    differentiable = arguments((2, 3, 4, 5))
+    torch.library.opcheck(ops.lltm.default, differentiable)
+    torch.library.opcheck(ops.lltm_cell.default, one_step(differentiable))
     compiled = torch.compile(detops.lltm, fullgraph=True, dynamic=True, backend="aot_eager")
-    for a, b in zip(gradients(compiled, wanting), gradients(detops.lltm, wanting), strict=True):
+    for a, b in zip(
+        gradients(compiled, differentiable), gradients(detops.lltm, differentiable), strict=True
+    ):
         torch.testing.assert_close(a, b)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(detops.lltm(*args)[0], ops.lltm_forward(*args)[0])

@@ -40,9 +40,9 @@ def test_half_precision_rounds_the_float32_result(device, dtype):
     for shape in (SHAPES[0], LARGE):
         args = arguments(shape, device, dtype, grad=False)
         wide = reference.mlp(*[a.float() for a in args])
-        got = detops.mlp(*args)
-        assert got.dtype == dtype
-        torch.testing.assert_close(got.float(), wide, rtol=torch.finfo(dtype).eps / 2, atol=2e-6)
+        found = detops.mlp(*args)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.float(), wide, rtol=torch.finfo(dtype).eps / 2, atol=2e-6)
 
 
 def test_derivatives_pass_gradcheck(device):
@@ -64,7 +64,7 @@ def test_relu_matches_the_reference_at_zero_and_nan(device, isa):
     assert torch.equal(detops.mlp(*args).isnan(), reference.mlp(*args).isnan())
 
 
-def test_one_row_at_a_time_gives_the_same_bits(isa):
+def test_single_row_gives_the_same_bits_as_in_a_batch(isa):
     args = arguments(SHAPES[2], grad=False)
     all_rows = detops.mlp(*args)
     assert torch.equal(all_rows[700:701], detops.mlp(args[0][700:701], *args[1:]))
@@ -82,10 +82,10 @@ def test_mlp_accepts_any_layout_and_empty_input(device):
     torch.testing.assert_close(detops.mlp(*strided), detops.mlp(*args))
     transposed = [args[0], args[1].t().contiguous().t(), *args[2:]]
     torch.testing.assert_close(detops.mlp(*transposed), detops.mlp(*args))
-    none = arguments((0, 5, 15, 1), device)
-    output, *grads = gradients(detops.mlp, none)
+    empty = arguments((0, 5, 15, 1), device)
+    output, *grads = gradients(detops.mlp, empty)
     assert output.shape == (0, 1)
-    assert all(not g.any() and g.shape == a.shape for g, a in zip(grads, none, strict=True))
+    assert all(not g.any() and g.shape == a.shape for g, a in zip(grads, empty, strict=True))
 
 
 def test_module_matches_the_reference(device):
@@ -112,7 +112,7 @@ def test_module_matches_the_reference(device):
 @pytest.mark.parametrize("grad", [False, True])
 def test_errors_name_the_bad_argument(device, grad):
     names = ["input", "hidden_weights", "hidden_bias", "output_weights", "output_bias"]
-    good = dict(zip(names, arguments((4, 5, 15, 1), device, grad=grad), strict=True))
+    valid = dict(zip(names, arguments((4, 5, 15, 1), device, grad=grad), strict=True))
     for name, value, message in [
         ("input", torch.randn(4, 6), r"hidden_weights must be \[H, 6\], got \[15, 5\]"),
         ("input", torch.randn(5), r"input must be \[B, I\], got \[5\]"),
@@ -124,9 +124,9 @@ def test_errors_name_the_bad_argument(device, grad):
     ]:
         value = value if value.is_meta else value.to(device)
         with pytest.raises(RuntimeError, match="detops.mlp: .*" + message):
-            detops.mlp(**{**good, name: value})
+            detops.mlp(**{**valid, name: value})
     with pytest.raises(RuntimeError, match="input must be float32"):
-        detops.mlp(**{**good, "input": torch.ones(4, 5, dtype=torch.long, device=device)})
+        detops.mlp(**{**valid, "input": torch.ones(4, 5, dtype=torch.long, device=device)})
 
 
 def test_second_derivative_raises():
@@ -143,10 +143,12 @@ def test_ops_pass_opcheck_compile_and_autocast_to_float32():
     output, hidden = ops.mlp_forward(*args)
     torch.library.opcheck(ops.mlp_forward.default, args)
     torch.library.opcheck(ops.mlp_backward.default, (output, args[0], hidden, args[1], args[3]))
-    wanting = arguments((4, 5, 15, 1))
-    torch.library.opcheck(ops.mlp.default, wanting)
+    differentiable = arguments((4, 5, 15, 1))
+    torch.library.opcheck(ops.mlp.default, differentiable)
     compiled = torch.compile(detops.mlp, fullgraph=True, dynamic=True, backend="aot_eager")
-    for a, b in zip(gradients(compiled, wanting), gradients(detops.mlp, wanting), strict=True):
+    for a, b in zip(
+        gradients(compiled, differentiable), gradients(detops.mlp, differentiable), strict=True
+    ):
         torch.testing.assert_close(a, b)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(detops.mlp(*args), output)

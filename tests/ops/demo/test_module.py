@@ -28,14 +28,14 @@ def lltm():
 def test_module_reads_its_current_attributes(make):
     module, name, args = make()
     weights = getattr(module, name).detach().clone()
-    own = module(*args)
+    original = module(*args)
     doubled = torch.func.functional_call(module, {name: 2 * weights}, args)
-    assert not torch.equal(doubled[0], own[0])
+    assert not torch.equal(doubled[0], original[0])
 
     parametrize.register_parametrization(module, name, Doubled())
     torch.testing.assert_close(module(*args), doubled, rtol=0, atol=0)
     parametrize.remove_parametrizations(module, name, leave_parametrized=False)
-    torch.testing.assert_close(module(*args), own, rtol=0, atol=0)
+    torch.testing.assert_close(module(*args), original, rtol=0, atol=0)
 
     prune.random_unstructured(module, name, 0.5)
     mask = getattr(module, f"{name}_mask")
@@ -47,7 +47,7 @@ def test_module_reads_its_current_attributes(make):
 
 
 @pytest.mark.parametrize("make", [mlp, lltm_cell, lltm])
-def test_data_parallel_replica_computes_with_plain_attributes(make):
+def test_data_parallel_replica_reads_tensor_attributes(make):
     module, _, args = make()
     replica = module._replicate_for_data_parallel()
     for name, parameter in module.named_parameters():

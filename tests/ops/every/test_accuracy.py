@@ -6,15 +6,15 @@ import pytest
 import torch
 from accuracy import (
     BOUNDS,
-    HALF,
+    HALF_PRECISION_BOUND,
     ROUNDOFF,
     SEEDS,
     Pair,
     Row,
     error,
     errors,
-    has_numbers,
-    op_of,
+    has_floating_results,
+    op_name,
     rounded,
     table,
     text,
@@ -25,32 +25,36 @@ from paths import ROOT
 
 from detops.marks import marks
 
-NARROW = ("float16", "bfloat16")
+HALF_DTYPES = ("float16", "bfloat16")
 PAGE = ROOT / "docs" / "reliability-figures.md"
 
 
-def within(found, bound):
+def is_within(found, bound):
     return found is None or found <= bound
 
 
 @pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
 @pytest.mark.parametrize(
     "call",
-    [c for c in CALLS if op_of(c) in BOUNDS and not c.name.endswith(NARROW)],
+    [c for c in CALLS if op_name(c) in BOUNDS and not c.name.endswith(HALF_DTYPES)],
     ids=lambda c: c.name,
 )
 def test_errors_are_within_their_bounds(call, dtype, isa):
-    bound = BOUNDS[op_of(call)]
-    if op_of(call) == "weighted_box_fusion" and dtype == torch.bfloat16:
-        pytest.skip("overlaps of boxes in 8 bits are the threshold itself, which rounding decides")
-    narrow = {n: t.to(dtype) if t.is_floating_point() else t for n, t in call.tensors().items()}
-    reals = [t.dtype for t in call.forward(narrow) if t.is_floating_point()]
-    of_results = HALF if {torch.float16, torch.bfloat16} & {*reals} else bound.forward
-    of_gradients = HALF if dtype != torch.float32 else bound.backward
+    bound = BOUNDS[op_name(call)]
+    if op_name(call) == "weighted_box_fusion" and dtype == torch.bfloat16:
+        pytest.skip("rounding decides overlaps that equal the threshold in 8 bits")
+    converted = {n: t.to(dtype) if t.is_floating_point() else t for n, t in call.tensors().items()}
+    result_dtypes = [t.dtype for t in call.forward(converted) if t.is_floating_point()]
+    result_bound = (
+        HALF_PRECISION_BOUND
+        if {torch.float16, torch.bfloat16} & {*result_dtypes}
+        else bound.forward
+    )
+    gradient_bound = HALF_PRECISION_BOUND if dtype != torch.float32 else bound.backward
     for seed in (len(SEEDS), len(SEEDS) + 1):
         found = errors(call, call.function, dtype, seed)
-        assert within(found.forward, of_results), (seed, found)
-        assert within(found.backward, of_gradients), (seed, found)
+        assert is_within(found.forward, result_bound), (seed, found)
+        assert is_within(found.backward, gradient_bound), (seed, found)
 
 
 def test_nan_in_any_result_gives_a_nan_error():
@@ -64,7 +68,7 @@ def test_nan_in_any_result_gives_a_nan_error():
 
 
 def test_every_op_with_floating_results_has_a_bound():
-    assert {op_of(call) for call in CALLS if has_numbers(call)} == set(BOUNDS)
+    assert {op_name(call) for call in CALLS if has_floating_results(call)} == set(BOUNDS)
 
 
 def test_error_counts_units_of_roundoff():
@@ -89,11 +93,13 @@ def test_reliability_page_states_the_bounds():
     _, after = PAGE.read_text().split(marks("numbers")[0] + "\n")
     lines = after.split(marks("numbers")[1])[0].splitlines()[2:]
     cells = [[c.strip(" `") for c in line.split("|")[1:-1]] for line in lines]
-    promised = {op: (forward, backward) for op, forward, _, backward, *_ in cells}
-    assert promised == {op: tuple(map(text, bound)) for op, bound in BOUNDS.items()}
+    bounds_on_page = {op: (forward, backward) for op, forward, _, backward, *_ in cells}
+    assert bounds_on_page == {op: tuple(map(text, bound)) for op, bound in BOUNDS.items()}
 
 
 def test_rounded_returns_values_of_the_narrow_dtype():
-    made = rounded({"a": torch.tensor([1.0001, torch.nan]), "b": torch.tensor([3])}, torch.float16)
-    assert made["a"].dtype == torch.float64 and made["a"].tolist() == [1, 9]
-    assert made["b"].dtype == torch.int64
+    rounded_tensors = rounded(
+        {"a": torch.tensor([1.0001, torch.nan]), "b": torch.tensor([3])}, torch.float16
+    )
+    assert rounded_tensors["a"].dtype == torch.float64 and rounded_tensors["a"].tolist() == [1, 9]
+    assert rounded_tensors["b"].dtype == torch.int64

@@ -12,22 +12,22 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 OVERLAPS = ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou")
 LOSSES = ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss")
 # The differences that torchvision computes fit into int8 and uint8.
-WHOLE = torch.tensor([[0, 0, 10, 10], [2, 2, 12, 14], [0, 0, 90, 99], [50, 60, 51, 61]])
-OTHER = torch.tensor([[1, 0, 9, 12], [40, 40, 100, 90]])
+INTEGER_BOXES = torch.tensor([[0, 0, 10, 10], [2, 2, 12, 14], [0, 0, 90, 99], [50, 60, 51, 61]])
+OTHER_BOXES = torch.tensor([[1, 0, 9, 12], [40, 40, 100, 90]])
 
 
 def test_parameter_names_and_defaults_match_torchvision():
     # docs/ops.md gives the reason for the first; MLP is a different class of the same name.
-    other = {"paste_masks_in_image", "MLP"}
+    excluded = {"paste_masks_in_image", "MLP"}
     compared = 0
     for name in detops.ops.__all__:
         theirs = getattr(torchvision.ops, name, None)
-        if theirs is None or name in other:
+        if theirs is None or name in excluded:
             continue
         ours = inspect.signature(getattr(detops, name)).parameters.values()
         theirs = inspect.signature(theirs).parameters.values()
-        ours, more = list(ours)[: len(theirs)], list(ours)[len(theirs) :]
-        assert all(p.default is not p.empty for p in more), name
+        ours, extra = list(ours)[: len(theirs)], list(ours)[len(theirs) :]
+        assert all(p.default is not p.empty for p in extra), name
         assert [(p.name, p.kind, p.default) for p in ours] == [
             (p.name, p.kind, p.default) for p in theirs
         ], name
@@ -39,13 +39,13 @@ def test_parameter_names_and_defaults_match_torchvision():
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_overlaps_of_integer_boxes_match_torchvision(name, dtype):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
-    expected = theirs(WHOLE, OTHER)
-    found = ours(WHOLE.to(dtype), OTHER.to(dtype))
+    expected = theirs(INTEGER_BOXES, OTHER_BOXES)
+    found = ours(INTEGER_BOXES.to(dtype), OTHER_BOXES.to(dtype))
     assert found.dtype == expected.dtype == torch.float32
     torch.testing.assert_close(found, expected)
     for floating in (torch.float16, torch.float32, torch.float64):
-        expected = theirs(WHOLE, OTHER.to(floating))
-        found = ours(WHOLE.to(dtype), OTHER.to(floating))
+        expected = theirs(INTEGER_BOXES, OTHER_BOXES.to(floating))
+        found = ours(INTEGER_BOXES.to(dtype), OTHER_BOXES.to(floating))
         assert found.dtype == expected.dtype
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
@@ -61,27 +61,27 @@ def default_dtype(request):
 @pytest.mark.parametrize("name", [*OVERLAPS, *LOSSES])
 def test_integer_boxes_give_the_default_dtype_like_torchvision(name, default_dtype):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
-    other = WHOLE.flip(0)
-    expected = theirs(WHOLE, other)
+    flipped = INTEGER_BOXES.flip(0)
+    expected = theirs(INTEGER_BOXES, flipped)
     wide = torch.promote_types(expected.dtype, torch.float32)
     half = default_dtype in (torch.float16, torch.bfloat16)
     for dtype in INTEGERS:
-        found = ours(WHOLE.to(dtype), other.to(dtype))
+        found = ours(INTEGER_BOXES.to(dtype), flipped.to(dtype))
         assert found.dtype == wide
         bound = 2e-2 if half else 1e-5
         torch.testing.assert_close(found, expected.to(wide), rtol=bound, atol=bound)
-    mixed = ours(WHOLE, other.to(torch.float32))
-    assert mixed.dtype == ours(WHOLE.to(torch.float32), other).dtype == torch.float32
+    mixed = ours(INTEGER_BOXES, flipped.to(torch.float32))
+    assert mixed.dtype == ours(INTEGER_BOXES.to(torch.float32), flipped).dtype == torch.float32
 
 
 def test_area_and_convert_of_integer_boxes_match_torchvision(default_dtype):
-    for ours, theirs, words in (
+    for ours, theirs, formats in (
         (detops.box_area, torchvision.ops.box_area, ("xyxy",)),
         (detops.box_convert, torchvision.ops.box_convert, ("xyxy", "xywh")),
         (detops.box_convert, torchvision.ops.box_convert, ("xyxy", "cxcywh")),
         (detops.box_convert, torchvision.ops.box_convert, ("cxcywh", "xyxy")),
     ):
-        torch.testing.assert_close(ours(WHOLE, *words), theirs(WHOLE, *words))
+        torch.testing.assert_close(ours(INTEGER_BOXES, *formats), theirs(INTEGER_BOXES, *formats))
 
 
 def test_formatted_and_batched_integer_boxes_match_torchvision():
@@ -90,9 +90,9 @@ def test_formatted_and_batched_integer_boxes_match_torchvision():
     for fmt in ("xywh", "cxcywh"):
         expected = torchvision.ops.box_iou(boxes.float(), boxes.float(), fmt=fmt)
         torch.testing.assert_close(detops.box_iou(boxes, boxes, fmt=fmt), expected)
-    batch = torch.stack([WHOLE, WHOLE.flip(0)])
-    expected = torchvision.ops.box_iou(batch, OTHER)
-    torch.testing.assert_close(detops.box_iou(batch, OTHER), expected)
+    batch = torch.stack([INTEGER_BOXES, INTEGER_BOXES.flip(0)])
+    expected = torchvision.ops.box_iou(batch, OTHER_BOXES)
+    torch.testing.assert_close(detops.box_iou(batch, OTHER_BOXES), expected)
 
 
 def test_large_integer_boxes_are_compared_exactly():
@@ -105,22 +105,22 @@ def test_large_integer_boxes_are_compared_exactly():
 def test_errors_name_bool_and_complex_boxes(dtype):
     for name in OVERLAPS:
         with pytest.raises(RuntimeError, match="boxes1 must be float32"):
-            getattr(detops, name)(WHOLE.to(dtype), OTHER.float())
+            getattr(detops, name)(INTEGER_BOXES.to(dtype), OTHER_BOXES.float())
     for name in LOSSES:
         with pytest.raises(RuntimeError, match="boxes1 must be float32"):
-            getattr(detops, name)(WHOLE.to(dtype), WHOLE.float())
+            getattr(detops, name)(INTEGER_BOXES.to(dtype), INTEGER_BOXES.float())
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_of_integer_boxes_match_torchvision(name, dtype):
     ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
-    boxes = WHOLE[[1, 0, 2, 3]]
-    found = ours(WHOLE.to(dtype), boxes.to(dtype))
+    boxes = INTEGER_BOXES[[1, 0, 2, 3]]
+    found = ours(INTEGER_BOXES.to(dtype), boxes.to(dtype))
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, theirs(WHOLE, boxes), rtol=1e-5, atol=1e-6)
-    found = ours(WHOLE.to(dtype), boxes.float())
-    torch.testing.assert_close(found, theirs(WHOLE, boxes), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, theirs(INTEGER_BOXES, boxes), rtol=1e-5, atol=1e-6)
+    found = ours(INTEGER_BOXES.to(dtype), boxes.float())
+    torch.testing.assert_close(found, theirs(INTEGER_BOXES, boxes), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -152,9 +152,9 @@ def test_losses_reject_boxes_that_do_not_broadcast(shape):
 def test_batched_nms_accepts_floating_labels(dtype):
     torch.manual_seed(0)
     boxes, scores = torch.rand(300, 4).cumsum(1) * 20, torch.rand(300)
-    turned = torch.cat([boxes, torch.rand(300, 1) * 90], 1)
+    rotated_boxes = torch.cat([boxes, torch.rand(300, 1) * 90], 1)
     labels = torch.randint(-4, 4, (300,))
-    for function, b in ((detops.batched_nms, boxes), (detops.batched_nms_rotated, turned)):
+    for function, b in ((detops.batched_nms, boxes), (detops.batched_nms_rotated, rotated_boxes)):
         expected = function(b, scores, labels, 0.3)
         assert torch.equal(function(b, scores, (labels / 8).to(dtype), 0.3), expected)
     found = detops.batched_nms(boxes, scores, labels.to(dtype), 0.3)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 # The dimension of each tensor whose size changes. Unlisted tensors keep their size.
 BOXES = dict.fromkeys(("boxes", "scores", "idxs", "boxes1", "boxes2", "anchors", "deltas"), 0)
-COUNTED = {
+COUNTED_DIMENSIONS = {
     "deform_psroi_pooling": {"boxes": 0, "offset": 0},
     "deform_roi_pool": {"boxes": 0, "offset": 0},
     "deform_conv2d": {"input": 0, "offset": 0, "mask": 0},
@@ -64,12 +64,12 @@ def _boxes(generator):
     return {"boxes": clustered(generator, 100)[0]}
 
 
-def _turned_pairs(generator):
+def _rotated_pairs(generator):
     boxes = torch.rand(100, 5, generator=generator) * torch.tensor([60.0, 60, 40, 40, 360]) + 1
     return {"boxes1": boxes, "boxes2": boxes.roll(1, 0)}
 
 
-def _levels(boxes, high, low):
+def _pool_levels(boxes, high, low):
     pooler = detops.MultiScaleRoIAlign(["high", "low"], 3, 2, canonical_scale=30)
     return pooler({"high": high, "low": low}, [boxes[1:], boxes[:1]], [(64, 64), (64, 48)])
 
@@ -88,7 +88,7 @@ def _one_map(generator):
     return {"input": x, "boxes": torch.rand(50, 4, generator=generator).cumsum(1) * 20}
 
 
-ALL = [
+ALL_CALLS = [
     *CALLS,
     Call("box_area", detops.box_area, _boxes, ("boxes",)),
     Call("box_convert", partial(detops.box_convert, in_fmt="xyxy", out_fmt="cxcywh"), _boxes),
@@ -97,9 +97,9 @@ ALL = [
     Call("box_iou of cxcywh", partial(detops.box_iou, fmt="cxcywh"),
          lambda g: {"boxes1": _boxes(g)["boxes"], "boxes2": _boxes(g)["boxes"]}),
     # giou runs without gradients: giou and diou sum them in another order.
-    Call("rotated_iou_loss", detops.rotated_iou_loss, _turned_pairs, ("boxes1", "boxes2")),
-    Call("rotated_iou_loss, giou", partial(detops.rotated_iou_loss, mode="giou"), _turned_pairs),
-    Call("MultiScaleRoIAlign", _levels, _two_levels, ("high", "low")),
+    Call("rotated_iou_loss", detops.rotated_iou_loss, _rotated_pairs, ("boxes1", "boxes2")),
+    Call("rotated_iou_loss, giou", partial(detops.rotated_iou_loss, mode="giou"), _rotated_pairs),
+    Call("MultiScaleRoIAlign", _pool_levels, _two_levels, ("high", "low")),
     Call("roi_align of a list", _list_of_boxes, _one_map, ("input",)),
 ]  # fmt: skip
 
@@ -108,29 +108,29 @@ def op(call):
     return call.name.replace(",", " ").split()[0]
 
 
-ONE_EACH = {op(call): call for call in reversed(ALL)}
+CALL_PER_OP = {op(call): call for call in reversed(ALL_CALLS)}
 
 
-def walk(calls):
+def parametrize_calls(calls):
     """Yields each call without gradients, and with gradients if it has any."""
     for call in calls:
-        for gradient in (False, True)[: 1 + bool(call.wants)]:
+        for gradient in (False, True)[: 1 + bool(call.differentiable)]:
             kind = ", gradient" * gradient
-            marks = () if call in ONE_EACH.values() else pytest.mark.exhaustive
+            marks = () if call in CALL_PER_OP.values() else pytest.mark.exhaustive
             yield pytest.param(call, gradient, id=f"{call.name}{kind}", marks=marks)
 
 
 def resized(call, count, seed=0):
     """Returns the tensors of the call, resized to ``count`` entries."""
     tensors = call.tensors(seed=seed)
-    for name, dim in COUNTED.get(op(call), BOXES).items():
+    for name, dim in COUNTED_DIMENSIONS.get(op(call), BOXES).items():
         if name in tensors:
             x = tensors[name].detach()
             pairs = "aligned" in call.name or call.name.endswith(" of pairs")
             pairwise = op(call) in PAIRWISE and not pairs
             size = count + 3 if name == "boxes2" and pairwise else count
             x = x.index_select(dim, torch.arange(size) % x.size(dim))
-            tensors[name] = x.requires_grad_(name in call.wants)
+            tensors[name] = x.requires_grad_(name in call.differentiable)
     return tensors
 
 
@@ -138,12 +138,12 @@ class Compiled:
     """A compiled function that counts its compilations."""
 
     def __init__(self, function):
-        def whole(**tensors):
+        def wrapper(**tensors):
             return function(**tensors)
 
         torch.compiler.reset()
-        self.code = whole.__code__
-        self.call = torch.compile(whole, fullgraph=True, dynamic=True, backend="aot_eager")
+        self.code = wrapper.__code__
+        self.call = torch.compile(wrapper, fullgraph=True, dynamic=True, backend="aot_eager")
 
     def __call__(self, **tensors):
         return self.call(**tensors)
@@ -167,10 +167,12 @@ def assert_same(found, expected):
 def test_calls_cover_every_public_function():
     functions = {name for name in detops.ops.__all__ if name == name.lower()}
     # The first returns dicts, the second changes a class: neither has anything to compile.
-    assert functions - {"masks_to_rle", "register_tensor_methods"} <= {op(call) for call in ALL}
+    assert functions - {"masks_to_rle", "register_tensor_methods"} <= {
+        op(call) for call in ALL_CALLS
+    }
 
 
-@pytest.mark.parametrize(("call", "gradient"), walk(ALL))
+@pytest.mark.parametrize(("call", "gradient"), parametrize_calls(ALL_CALLS))
 def test_compiled_op_matches_eager_for_any_count(call, gradient):
     function = Compiled(call.function)
     with torch.set_grad_enabled(gradient):
@@ -182,9 +184,9 @@ def test_compiled_op_matches_eager_for_any_count(call, gradient):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("call", "gradient"), walk(ONE_EACH.values()))
+@pytest.mark.parametrize(("call", "gradient"), parametrize_calls(CALL_PER_OP.values()))
 def test_compiled_op_matches_eager_after_nms(call, gradient):
-    dims = COUNTED.get(op(call), BOXES)
+    dims = COUNTED_DIMENSIONS.get(op(call), BOXES)
 
     def after_nms(candidates, ratings, **tensors):
         keep = detops.nms(candidates, ratings, 0.5)

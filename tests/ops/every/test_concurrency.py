@@ -17,26 +17,26 @@ import reference
 import torch
 from calls import CALLS
 from fuzz.case import isas
-from fuzz.check import PRODUCTS
-from fuzz.draw import bases
+from fuzz.check import MATRIX_PRODUCTS
+from fuzz.draw import base_calls
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 import detops
 
-pytestmark = pytest.mark.skipif(detops._C.emulated, reason="CUDA's kernels are emulated by one")
+pytestmark = pytest.mark.skipif(detops._C.emulated, reason="the emulation has one thread")
 THREADS = 16
 OPS = raw_calls.schema_ops()
 
 
-def results_of(name):
+def op_results(name):
     """Returns the tensors that the op's call in raw_calls.py returns or writes."""
-    args = copy.deepcopy(bases()[name])
+    args = copy.deepcopy(base_calls()[name])
     found = getattr(torch.ops.detops, name)(**args)
     return [t for t in tree_leaves([found, args]) if isinstance(t, torch.Tensor)]
 
 
-def same(found, expected):
+def assert_same(found, expected):
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
@@ -55,29 +55,31 @@ def in_threads(work):
 
 @pytest.fixture(scope="module")
 def expected():
-    return {name: results_of(name) for name in OPS}
+    return {name: op_results(name) for name in OPS}
 
 
 @pytest.mark.slow
 def test_ops_give_the_same_results_in_sixteen_threads(expected):
     def work(i):
         for name in random.Random(i).sample(OPS, len(OPS)):
-            same(results_of(name), expected[name])
+            assert_same(op_results(name), expected[name])
 
     in_threads(work)
 
 
 @pytest.mark.slow
 def test_calls_give_the_same_results_while_thread_count_changes():
-    calls = [call for call in CALLS if not call.name.startswith(PRODUCTS)]
+    calls = [call for call in CALLS if not call.name.startswith(MATRIX_PRODUCTS)]
     before = torch.get_num_threads()
-    known = [[t.detach() for t in call.forward(call.tensors())] for call in calls]
+    expected_results = [[t.detach() for t in call.forward(call.tensors())] for call in calls]
 
     def work(i):
-        own = random.Random(i)
-        for k in own.sample(range(len(calls)), 40):
-            torch.set_num_threads(own.choice((1, 2, 3)))
-            same([t.detach() for t in calls[k].forward(calls[k].tensors())], known[k])
+        rng = random.Random(i)
+        for k in rng.sample(range(len(calls)), 40):
+            torch.set_num_threads(rng.choice((1, 2, 3)))
+            assert_same(
+                [t.detach() for t in calls[k].forward(calls[k].tensors())], expected_results[k]
+            )
 
     try:
         in_threads(work)
@@ -86,7 +88,7 @@ def test_calls_give_the_same_results_while_thread_count_changes():
 
 
 # These run on one thread: each step depends on earlier ones, or PyTorch computes a product.
-ALONE = ("soft_nms", "nms_quadri", "mlp, large")
+SINGLE_THREADED = ("soft_nms", "nms_quadri", "mlp, large")
 
 
 @pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
@@ -94,7 +96,7 @@ def test_small_parallel_loops_give_the_same_results(call, isa):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        known = call.results(call.tensors())
+        expected_results = call.results(call.tensors())
         torch.set_num_threads(3)
         detops._C.limit_grain(1)
         loops = detops._C.shared_loops()
@@ -103,12 +105,12 @@ def test_small_parallel_loops_give_the_same_results(call, isa):
     finally:
         torch.set_num_threads(before)
         detops._C.limit_grain(2**63 - 1)
-    assert (loops == 0) == call.name.startswith(ALONE)
-    if not call.name.startswith(PRODUCTS):
-        same([t.detach() for t in found], [t.detach() for t in known])
+    assert (loops == 0) == call.name.startswith(SINGLE_THREADED)
+    if not call.name.startswith(MATRIX_PRODUCTS):
+        assert_same([t.detach() for t in found], [t.detach() for t in expected_results])
 
 
-def test_changing_the_instruction_set_keeps_nms_results():
+def test_nms_is_stable_while_the_instruction_set_changes():
     boxes, scores = reference.random_boxes(400), torch.rand(400)
     kept = detops.nms(boxes, scores, 0.4)
     stop = threading.Event()
@@ -133,7 +135,7 @@ def test_threads_reuse_arena_memory_of_other_threads():
     """A thread frees results of another thread, and its next results reuse that memory."""
     boxes = reference.random_boxes(600)
     overlaps = detops.box_iou(boxes, boxes)
-    handed, lock = [], threading.Lock()
+    pool_of_results, lock = [], threading.Lock()
 
     def work(i):
         before = detops._C.use_arena(True)
@@ -141,22 +143,22 @@ def test_threads_reuse_arena_memory_of_other_threads():
             for _ in range(30):
                 found = detops.box_iou(boxes, boxes)
                 with lock:
-                    handed.append(found)
-                    taken = handed.pop(random.Random(i).randrange(len(handed)))
-                assert torch.equal(taken, overlaps)
+                    pool_of_results.append(found)
+                    result = pool_of_results.pop(random.Random(i).randrange(len(pool_of_results)))
+                assert torch.equal(result, overlaps)
         finally:
             detops._C.use_arena(before)
 
     in_threads(work)
-    handed.clear()
-    held, free = detops._C.arena_size()
-    assert held == free > 0
+    pool_of_results.clear()
+    allocated, free = detops._C.arena_size()
+    assert allocated == free > 0
     detops._C.release_arena()
     assert detops._C.arena_size() == (0, 0)
 
 
 @pytest.mark.skipif(
-    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has no global lock"
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has no GIL"
 )
 @pytest.mark.parametrize("name", OPS)
 def test_op_releases_the_interpreter_lock(name):
@@ -168,7 +170,7 @@ def test_op_releases_the_interpreter_lock(name):
             steps[0] += 1
             time.sleep(0)
 
-    args, op = copy.deepcopy(bases()[name]), getattr(torch.ops.detops, name)
+    args, op = copy.deepcopy(base_calls()[name]), getattr(torch.ops.detops, name)
     before = sys.getswitchinterval()
     thread = threading.Thread(target=other)
     try:
@@ -212,13 +214,13 @@ def test_data_loader_workers_give_the_same_results(method):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        known = [data[i] for i in range(len(data))]
+        expected_results = [data[i] for i in range(len(data))]
         large = reference.random_boxes(2000)
         detops.box_iou(large, large)
         loader = DataLoader(
             data, batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120
         )
-        same(list(loader), known)
+        assert_same(list(loader), expected_results)
     finally:
         torch.set_num_threads(before)
 
@@ -226,11 +228,11 @@ def test_data_loader_workers_give_the_same_results(method):
 @pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
 def test_inference_mode_gives_the_same_results(call):
     tensors = call.tensors()
-    known = [t.detach() for t in call.forward(tensors)]
+    expected_results = [t.detach() for t in call.forward(tensors)]
     with torch.inference_mode():
         found = call.forward({name: t.clone() for name, t in tensors.items()})
     assert not any(t.requires_grad for t in found)
-    same(found, known)
+    assert_same(found, expected_results)
 
 
 LONG = """
@@ -286,7 +288,7 @@ print(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_runs_large_calls():
+def test_forked_process_runs_large_calls():
     run = subprocess.run(
         [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
     )

@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import detops
 from detops.ops._shared import Function
 
-DIFFERENTIABLE = [call for call in CALLS if call.wants]
+DIFFERENTIABLE = [call for call in CALLS if call.differentiable]
 IDS = [call.name for call in DIFFERENTIABLE]
 
 
-def refuse(*_):
+def fail_if_called(*_):
     raise AssertionError("an autograd Function ran")
 
 
@@ -23,31 +23,31 @@ def subclasses(of):
 
 
 @pytest.fixture
-def without(monkeypatch):
+def disable_methods(monkeypatch):
     """Disables methods that run a Function, in all of its subclasses."""
 
-    def take(*names):
+    def disable(*names):
         for function in subclasses(Function):
             for name in names:
-                monkeypatch.setattr(function, name, refuse)
+                monkeypatch.setattr(function, name, fail_if_called)
 
-    return take
+    return disable
 
 
 @pytest.mark.parametrize("op", [detops.axpy, lambda *x: detops.mlp(*x, *x[:1], *x[:1], *x[:1])])
-def test_call_fails_without_the_method_that_it_uses(op, without):
+def test_disabled_record_method_fails_calls_that_use_it(op, disable_methods):
     x = torch.ones(1, 1)
     assert op(x.requires_grad_(), x).requires_grad
-    without("_record")
+    disable_methods("_record")
     with pytest.raises(AssertionError, match="ran"):
         op(x, x)
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
-def test_calls_without_gradients_skip_autograd_functions(call, without):
+def test_calls_without_gradients_skip_autograd_functions(call, disable_methods):
     tensors = call.tensors()
     expected = [o.detach() for o in call.forward(tensors)]
-    without("apply", "_record")
+    disable_methods("apply", "_record")
     with torch.no_grad():
         results = [call.forward(tensors)]
     with torch.inference_mode():
@@ -59,14 +59,14 @@ def test_calls_without_gradients_skip_autograd_functions(call, without):
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
-def test_calls_with_gradients_use_record_instead_of_apply(call, without):
-    without("apply")
+def test_calls_with_gradients_use_record_instead_of_apply(call, disable_methods):
+    disable_methods("apply")
     tensors = call.tensors()
-    assert all(g.shape == tensors[n].shape for n, g in
-               zip(call.wants, call.results(tensors)[-len(call.wants):], strict=True))  # fmt: skip
+    grads = call.results(tensors)[-len(call.differentiable) :]
+    assert all(g.shape == tensors[n].shape for n, g in zip(call.differentiable, grads, strict=True))
 
 
-class Watcher(TorchDispatchMode):
+class OpRecorder(TorchDispatchMode):
     """A mode that only records the names of the detops ops."""
 
     def __init__(self):
@@ -80,24 +80,24 @@ class Watcher(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
-def test_dispatcher_path_gives_the_same_results(call):
+def test_dispatch_mode_gives_the_same_results(call):
     expected = call.results(call.tensors())
-    with Watcher():
+    with OpRecorder():
         found = call.results(call.tensors())
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 # An ATen view, and recurrences that always call a raw op.
-MADE_OF_OTHERS = ("gdh", "lltm_cell", "lltm")
+COMPOSITE = ("gdh", "lltm_cell", "lltm")
 
 
 @pytest.mark.parametrize(
-    "call", [c for c in DIFFERENTIABLE if c.name not in MADE_OF_OTHERS], ids=lambda call: call.name
+    "call", [c for c in DIFFERENTIABLE if c.name not in COMPOSITE], ids=lambda call: call.name
 )
 def test_dispatch_mode_sees_differentiable_ops(call):
-    with torch.no_grad(), Watcher() as watcher:
+    with torch.no_grad(), OpRecorder() as recorder:
         call.forward(call.tensors())
-    assert set(watcher.names) <= detops.registration.DIFFERENTIABLE and watcher.names
+    assert set(recorder.names) <= detops.registration.DIFFERENTIABLE and recorder.names
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
@@ -121,12 +121,12 @@ def pool(x):
     return detops.roi_align(x, ROIS, 2, 1.0, 2)
 
 
-def test_transforms_use_apply_instead_of_record(without):
+def test_transforms_use_apply_instead_of_record(disable_methods):
     def total(x):
         return pool(x).sum()
 
     expected = torch.autograd.grad(total(X.requires_grad_()), X)[0]
-    without("_record")
+    disable_methods("_record")
     batch = torch.stack([X.detach(), X.detach() + 1])
     assert torch.equal(torch.func.grad(total)(X), expected)
     with torch.no_grad():
@@ -165,15 +165,15 @@ def test_torch_function_mode_sees_the_op():
     assert any("detops.roi_align" in name and "forward" not in name for name in seen)
 
 
-def test_tensor_that_left_its_transform_acts_as_a_plain_tensor():
-    left = []
+def test_tensor_that_escaped_its_transform_is_a_regular_tensor():
+    escaped = []
 
     def keep(x):
-        left.append(x)
+        escaped.append(x)
         return x.sum()
 
     torch.func.grad(keep)(X.detach())
-    pooled = pool(left[0])
+    pooled = pool(escaped[0])
     assert not pooled.requires_grad and torch.equal(pooled, pool(X.detach()))
 
 
@@ -199,7 +199,7 @@ def test_forward_mode_raises_without_a_rule(gradient):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])
-def test_list_of_boxes_equals_the_joined_tensor(count, dtype):
+def test_list_of_boxes_equals_the_concatenated_tensor(count, dtype):
     lists = [(torch.rand(i, 4).cumsum(1) * 3).to(dtype) for i in range(count)]
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     rows = [torch.cat([torch.full((i, 1), float(i)), b], 1) for i, b in enumerate(lists)]
@@ -224,8 +224,8 @@ def test_gradient_of_a_sum_equals_gradient_of_ones(layout, shape, dtype):
         detops.ps_roi_pool(x, boxes, 1),
         detops.multiscale_roi_align([x], boxes, 2, [1.0]),
     ):
-        (of_sum,) = torch.autograd.grad(3 * pooled.sum(), x, retain_graph=True)
+        (grad_of_sum,) = torch.autograd.grad(3 * pooled.sum(), x, retain_graph=True)
         ones = torch.full_like(pooled, 3)
-        (of_ones,) = torch.autograd.grad(pooled, x, ones, retain_graph=True)
-        assert torch.equal(of_sum, of_ones)
-        assert suggest_memory_format(of_sum) == suggest_memory_format(x)
+        (grad_of_ones,) = torch.autograd.grad(pooled, x, ones, retain_graph=True)
+        assert torch.equal(grad_of_sum, grad_of_ones)
+        assert suggest_memory_format(grad_of_sum) == suggest_memory_format(x)

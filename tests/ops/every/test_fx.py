@@ -12,11 +12,11 @@ import detops
 X = torch.linspace(-1, 1, 2 * 16 * 16 * 16).view(2, 16, 16, 16)
 BOXES = torch.tensor([[1.0, 2, 20, 25], [0, 0, 31, 31], [5, 5, 9, 8]])
 ROIS = torch.cat([torch.tensor([[0.0], [1], [1]]), BOXES], 1)
-TURNED = torch.cat([BOXES, torch.tensor([[0.0], [30], [60]])], 1)
+ROTATED = torch.cat([BOXES, torch.tensor([[0.0], [30], [60]])], 1)
 STATE = (torch.rand(3, 5), torch.rand(3, 5))
 PYRAMID = {"a": X, "b": X[..., ::2, ::2].contiguous()}
 LEVELS = (torch.tensor([[3, 4]]), torch.tensor([0]))
-ATTENDED = (torch.rand(1, 3, 16), torch.rand(1, 3, 1, 2), torch.rand(1, 12, 16), *LEVELS)
+ATTENTION = (torch.rand(1, 3, 16), torch.rand(1, 3, 1, 2), torch.rand(1, 12, 16), *LEVELS)
 PADDING = torch.arange(12)[None] > 8
 TRACED = {
     "RoIAlign": (detops.RoIAlign(2, 0.5, 2), (X, ROIS)),
@@ -28,8 +28,8 @@ TRACED = {
     "RoIPool, list": (detops.RoIPool(2, 0.5), (X, [BOXES, BOXES])),
     "PSRoIAlign": (detops.PSRoIAlign(2, 0.5, 2), (X, ROIS)),
     "PSRoIPool": (detops.PSRoIPool(2, 0.5), (X, ROIS)),
-    "RoIAlignRotated": (detops.RoIAlignRotated(2, 0.5, 2), (X, [TURNED, TURNED])),
-    "RiRoIAlignRotated": (detops.RiRoIAlignRotated(2, 0.5, 2), (X, [TURNED, TURNED])),
+    "RoIAlignRotated": (detops.RoIAlignRotated(2, 0.5, 2), (X, [ROTATED, ROTATED])),
+    "RiRoIAlignRotated": (detops.RiRoIAlignRotated(2, 0.5, 2), (X, [ROTATED, ROTATED])),
     "DeformPSRoIPooling": (detops.DeformPSRoIPooling(2, 0.5, 16), (X, ROIS)),
     "DeformPSRoIPooling, offsets": (
         detops.DeformPSRoIPooling(2, 0.5, 16, trans_std=0.1), (X, ROIS, torch.rand(3, 2, 2, 2))
@@ -49,9 +49,9 @@ TRACED = {
         detops.DeformConv2d(16, 4, 3, padding=1, bias=False),
         (X, torch.rand(2, 18, 16, 16), torch.rand(2, 9, 16, 16)),
     ),
-    "MultiScaleDeformableAttention": (detops.MultiScaleDeformableAttention(16, 1, 2, 2), ATTENDED),
+    "MultiScaleDeformableAttention": (detops.MultiScaleDeformableAttention(16, 1, 2, 2), ATTENTION),
     "MultiScaleDeformableAttention, padded": (
-        detops.MultiScaleDeformableAttention(16, 1, 2, 2), (*ATTENDED, PADDING)
+        detops.MultiScaleDeformableAttention(16, 1, 2, 2), (*ATTENTION, PADDING)
     ),
     "Axpy": (detops.Axpy(), (X, X)),
     "MLP": (detops.MLP(), (torch.rand(3, 5),)),
@@ -77,33 +77,35 @@ class Head(nn.Module):
         return self.module(x, boxes).relu()
 
 
-def flat(x):
-    return [x] if isinstance(x, torch.Tensor) else [t for part in x for t in flat(part)]
+def flatten(x):
+    return [x] if isinstance(x, torch.Tensor) else [t for part in x for t in flatten(part)]
 
 
 @pytest.mark.parametrize("name", TRACED)
 def test_traced_module_equals_the_original(name):
     module, args = TRACED[name]
-    expected = flat(module(*args))
+    expected = flatten(module(*args))
     traced = torch.fx.symbolic_trace(module)
-    assert all(torch.equal(a, b) for a, b in zip(flat(traced(*args)), expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(flatten(traced(*args)), expected, strict=True))
     # The trace also accepts other values and passes gradients.
     x = (args[0]["a"] if isinstance(args[0], dict) else args[0]) + 1
     others = ({**args[0], "a": x} if isinstance(args[0], dict) else x, *args[1:])
     x.requires_grad_()
-    found, expected = flat(traced(*others)), flat(module(*others))
+    found, expected = flatten(traced(*others)), flatten(module(*others))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     (gradient,) = torch.autograd.grad(sum(t.square().sum() for t in found), x)
     assert torch.equal(gradient, *torch.autograd.grad(sum(t.square().sum() for t in expected), x))
 
 
 @pytest.mark.parametrize("name", TRACED)
-@pytest.mark.parametrize("twin", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
-def test_copied_module_gives_the_same_results(name, twin):
+@pytest.mark.parametrize(
+    "copy_module", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))]
+)
+def test_copied_module_gives_the_same_results(name, copy_module):
     module, args = TRACED[name]
-    other = twin(module)
+    other = copy_module(module)
     assert str(other) == str(module)
-    pairs = zip(flat(other(*args)), flat(module(*args)), strict=True)
+    pairs = zip(flatten(other(*args)), flatten(module(*args)), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import raw_calls
 import torch
-from fuzz.case import REFUSES, SANITIZED
+from fuzz.case import SANITIZED, SANITIZER_OPTIONS
 from paths import SUPPORT, environment
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def test_every_raw_call_passes_all_arguments():
 def python(*arguments):
     """Runs Python in another process, with the detops under test."""
     options = os.environ.get("ASAN_OPTIONS", "")
-    asan = f"{options}:{REFUSES}".strip(":")
+    asan = f"{options}:{SANITIZER_OPTIONS}".strip(":")
     command = [sys.executable, *map(str, arguments)]
     inherited = environment(ASAN_OPTIONS=asan, OMP_NUM_THREADS="1")
     return subprocess.run(command, capture_output=True, text=True, env=inherited)
@@ -58,9 +58,9 @@ except RuntimeError as error:
 
 @pytest.mark.skipif(
     sys.platform != "linux" or SANITIZED,
-    reason="needs a limit of the memory that a process may take",
+    reason="needs a memory limit per process",
 )
-def test_missing_scratch_memory_raises_and_names_the_op():
+def test_scratch_allocation_failure_raises_and_names_the_op():
     result = python("-c", OUT_OF_MEMORY)
     assert result.stdout.startswith("detops.deform_conv2d_backward: not enough memory"), result
 
@@ -70,8 +70,8 @@ def test_missing_scratch_memory_raises_and_names_the_op():
 def test_ops_reject_invalid_arguments_by_name(group):
     result = python(SUPPORT / "input_worker.py", *OPS[group::GROUPS])
     lines = result.stdout.splitlines()
-    wrong = [line for line in lines if line.startswith("wrong: ")]
+    errors = [line for line in lines if line.startswith("wrong: ")]
     if result.returncode != 0 or not lines or lines[-1] != "finished":
         last = [line for line in lines if line.startswith("case: ")][-1:]
-        wrong.append(f"ended with {result.returncode} in {last}: {result.stderr[-3000:]}")
-    assert not wrong, "\n".join(wrong)
+        errors.append(f"exited with status {result.returncode} in {last}: {result.stderr[-3000:]}")
+    assert not errors, "\n".join(errors)

@@ -17,7 +17,7 @@ from detops.registration import CONTRACTS
 
 BENCHMARKS = ROOT / "benchmarks"
 if not BENCHMARKS.is_dir():
-    pytest.skip("benchmarks/ is not here", allow_module_level=True)
+    pytest.skip("needs the benchmarks folder", allow_module_level=True)
 
 
 def _module(name):
@@ -33,7 +33,7 @@ LIMITS = _module("limits")  # imports the cases
 NOT_OPS = {"optimize", "patch_torchvision", "register_tensor_methods", "release_memory"}
 
 # Ops that do the work of another op, by the prefix of their names.
-SAME = {
+EQUIVALENT_OPS = {
     "deform_conv_": "deform_conv2d",
     "modulated_deform_conv_": "deform_conv2d",
     "deform_psroi_pool": "deform_psroi_pooling",
@@ -49,20 +49,22 @@ SAME = {
 }
 
 
-def test_every_op_has_a_bound():
+def test_every_op_has_a_scaling_bound():
     functions = {name for name in detops.__all__ if inspect.isfunction(getattr(detops, name))}
     bound = {name.split(",")[0] for name in {*CASES.PAIRS, *CASES.LINEAR}}
     assert functions - NOT_OPS == bound & {*detops.__all__}
     assert functions & NOT_OPS == NOT_OPS and not NOT_OPS & CONTRACTS.keys()
     for op in schema_ops():
-        plain = op.removesuffix("_forward").removesuffix("_backward")
-        same = [of for begin, of in SAME.items() if op.startswith(begin)]
-        assert {plain, *same} & {*CASES.PAIRS, *CASES.LINEAR}, op
+        base_name = op.removesuffix("_forward").removesuffix("_backward")
+        equivalents = [
+            op_name for prefix, op_name in EQUIVALENT_OPS.items() if op.startswith(prefix)
+        ]
+        assert {base_name, *equivalents} & {*CASES.PAIRS, *CASES.LINEAR}, op
 
 
 @pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
 @pytest.mark.parametrize("n", [1, 3])
-def test_cases_make_calls_of_any_size(op, n):
+def test_benchmark_cases_build_calls_of_any_size(op, n):
     result = LIMITS.call_maker(op)(n)()
     first = result if isinstance(result, torch.Tensor) else result[0]
     if isinstance(first, torch.Tensor) and first.requires_grad:
@@ -71,23 +73,25 @@ def test_cases_make_calls_of_any_size(op, n):
 
 def _large_call(op, passes):
     """Returns the smallest call with 32 MiB of arguments and results, or of 0.1 seconds."""
-    n, took, size = 8, 0.0, 0
-    while size < 32 << 20 and took < 0.1:
+    n, seconds, size = 8, 0.0, 0
+    while size < 32 << 20 and seconds < 0.1:
         n *= 2
         call = LIMITS.call_maker(op)(n)
-        began = time.process_time()
+        start = time.process_time()
         results = LIMITS.tensors(passes(call))
-        took = time.process_time() - began
+        seconds = time.process_time() - start
         size = sum(t.nbytes for t in LIMITS.argument_tensors(call) + results)
     return call
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.skipif(detops._C.emulated, reason="of CPUs")
+@pytest.mark.skipif(detops._C.emulated, reason="tests CPU kernels")
 @NEEDS_NO_SANITIZER
 @pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
 @pytest.mark.parametrize("passes", [LIMITS.run_forward, LIMITS.run_both_passes])
 def test_scratch_is_below_four_times_arguments_and_results(op, passes):
-    beside, own = LIMITS.measure_memory(_large_call(op, passes), passes)
-    assert beside < 4 * own + (16 << 20), f"{beside / 2**20:.0f} MiB beside {own / 2**20:.0f}"
+    scratch, arguments_and_results = LIMITS.measure_memory(_large_call(op, passes), passes)
+    assert scratch < 4 * arguments_and_results + (16 << 20), (
+        f"{scratch / 2**20:.0f} MiB of scratch for {arguments_and_results / 2**20:.0f} MiB"
+    )

@@ -31,12 +31,12 @@ def test_pure_ops_pass_opcheck(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PUBLIC if differentiable(name)])
 def test_differentiable_ops_pass_opcheck_with_gradients(name):
-    given = tree_map_only(
+    arguments_ = tree_map_only(
         Tensor,
         lambda x: x.clone().requires_grad_() if x.is_floating_point() else x,
         arguments()[name],
     )
-    torch.library.opcheck(overload(name), (), given)
+    torch.library.opcheck(overload(name), (), arguments_)
 
 
 # gdh is view(-1) there, which ATen rejects for tensors without elements.

@@ -27,26 +27,26 @@ WITHOUT_DERIVATIVE = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_public_function_has_an_op_of_its_name(name):
+def test_public_function_has_an_op_of_the_same_name(name):
     assert getattr(detops._C, name) is getattr(torch.ops.detops, name)
 
 
-def floating(given):
-    return [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.is_floating_point()]
+def floating_tensors(args):
+    return [x for x in tree_leaves(args) if isinstance(x, Tensor) and x.is_floating_point()]
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in WITHOUT_DERIVATIVE])
 def test_op_is_differentiable(name):
-    given = arguments()[name]
-    leaves = tree_map_only(Tensor, lambda x: x.clone(), given)
-    for x in floating(leaves):
+    args = arguments()[name]
+    leaves = tree_map_only(Tensor, lambda x: x.clone(), args)
+    for x in floating_tensors(leaves):
         x.requires_grad_()
     results = tree_leaves(getattr(torch.ops.detops, name)(**leaves))
     assert all(
-        torch.equal(result.detach(), plain)
-        for result, plain in zip(
-            results, tree_leaves(getattr(torch.ops.detops, name)(**given)), strict=True
+        torch.equal(result.detach(), expected)
+        for result, expected in zip(
+            results, tree_leaves(getattr(torch.ops.detops, name)(**args)), strict=True
         )
     )
     sum(result.sum() for result in results).backward()
-    assert any(x.grad is not None and x.grad.abs().sum() > 0 for x in floating(leaves))
+    assert any(x.grad is not None and x.grad.abs().sum() > 0 for x in floating_tensors(leaves))

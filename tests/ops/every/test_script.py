@@ -66,21 +66,21 @@ MODULES = {
     ],
 }
 # The tutorial's MLP is a different class from the one in torchvision.
-NAMESAKES = {"MLP"}
+DIFFERENT_CLASSES = {"MLP"}
 PUBLIC = sorted(
     name
     for name in detops.ops.__all__
     if inspect.isfunction(getattr(detops, name)) and name != "register_tensor_methods"
 )
-CANNOT = {"masks_to_rle", "weighted_box_fusion"}
+UNSUPPORTED = {"masks_to_rle", "weighted_box_fusion"}
 
 
 def test_cases_cover_all_names_shared_with_torchvision():
     shared = set(torchvision.ops.__all__) & set(detops.ops.__all__)
-    assert shared - NAMESAKES == set(FUNCTIONS) | set(MODULES)
+    assert shared - DIFFERENT_CLASSES == set(FUNCTIONS) | set(MODULES)
 
 
-def reloaded(scripted):
+def save_and_load(scripted):
     buffer = io.BytesIO()
     torch.jit.save(scripted, buffer)
     buffer.seek(0)
@@ -100,7 +100,7 @@ def test_scripted_module_equals_eager(name):
     for module, args in MODULES[name]:
         scripted = torch.jit.script(module)
         assert torch.equal(scripted(*args), module(*args))
-        assert torch.equal(reloaded(scripted)(*args), module(*args))
+        assert torch.equal(save_and_load(scripted)(*args), module(*args))
 
 
 class Model(nn.Module):
@@ -121,7 +121,7 @@ class Model(nn.Module):
 
 def test_scripted_model_has_the_same_gradients():
     model = Model()
-    for scripted in (torch.jit.script(model), reloaded(torch.jit.script(model))):
+    for scripted in (torch.jit.script(model), save_and_load(torch.jit.script(model))):
         gradients = []
         for each in (model, scripted):
             pooled, number = each(X, BOXES, SCORES)
@@ -131,12 +131,12 @@ def test_scripted_model_has_the_same_gradients():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in CANNOT])
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in UNSUPPORTED])
 def test_public_functions_can_be_scripted(name):
     torch.jit.script(getattr(detops, name))
 
 
-@pytest.mark.parametrize("name", sorted(CANNOT))
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_scripting_an_unsupported_function_raises(name):
     with pytest.raises(RuntimeError, match=f"detops.{name} cannot be scripted: call torch.ops.d"):
         torch.jit.script(getattr(detops, name))
@@ -174,11 +174,11 @@ def test_torchvision_detectors_script_inside_and_after_the_patch(name):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("where", detops.compat.torchvision.functions.FUNCTIONS, ids="-".join)
-def test_torchvision_function_scripts_inside_and_after_the_patch(where):
-    module, name = where
+@pytest.mark.parametrize("location", detops.compat.torchvision.functions.FUNCTIONS, ids="-".join)
+def test_torchvision_function_scripts_inside_and_after_the_patch(location):
+    module, name = location
     if name == "masks_to_boxes":
-        pytest.skip("torchvision's calls a method that TorchScript does not have")
+        pytest.skip("torchvision calls a method that TorchScript lacks")
     function = getattr(importlib.import_module(module), name)
     with detops.patch_torchvision():
         torch.jit.script(function)

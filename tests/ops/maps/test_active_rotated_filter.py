@@ -9,60 +9,60 @@ from detops.bench.active_rotated_filter import plain_active_rotated_filter
 SIZES = [(1, 1, 1, 1, 1, 1), (3, 2, 8, 3, 3, 8), (5, 7, 4, 1, 1, 4), (2, 3, 1, 3, 5, 2)]
 
 
-def filters(outputs, inputs, orientations, high, wide, *, dtype=torch.float32, device="cpu"):
+def filters(outputs, inputs, orientations, height, width, *, dtype=torch.float32, device="cpu"):
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(outputs, inputs, orientations, high, wide, generator=generator)
+    x = torch.randn(outputs, inputs, orientations, height, width, generator=generator)
     return x.to(device, dtype).requires_grad_()
 
 
-def permutations(orientations, high, wide, rotations, device="cpu"):
+def permutations(orientations, height, width, rotations, device="cpu"):
     """Returns indices that give every position one weight."""
     generator = torch.Generator().manual_seed(1)
-    entries = orientations * high * wide
+    entries = orientations * height * width
     columns = [torch.randperm(entries, generator=generator) for _ in range(rotations)]
-    return (torch.stack(columns, 1) + 1).view(orientations, high, wide, rotations).to(device)
+    return (torch.stack(columns, 1) + 1).view(orientations, height, width, rotations).to(device)
 
 
-def anywhere(orientations, high, wide, rotations, device="cpu"):
+def with_collisions(orientations, height, width, rotations, device="cpu"):
     """Returns indices that give some positions several weights and others none."""
     generator = torch.Generator().manual_seed(2)
-    size, most = (orientations, high, wide, rotations), orientations * high * wide
-    return torch.randint(1, most + 1, size, generator=generator).to(device)
+    size, max_index = (orientations, height, width, rotations), orientations * height * width
+    return torch.randint(1, max_index + 1, size, generator=generator).to(device)
 
 
 def with_gradient(x, indices):
-    turned = detops.active_rotated_filter(x, indices)
-    grad = torch.randn(turned.shape, generator=torch.Generator().manual_seed(3)).to(turned)
-    return [turned.detach(), torch.autograd.grad(turned, x, grad)[0]], grad
+    rotated = detops.active_rotated_filter(x, indices)
+    grad = torch.randn(rotated.shape, generator=torch.Generator().manual_seed(3)).to(rotated)
+    return [rotated.detach(), torch.autograd.grad(rotated, x, grad)[0]], grad
 
 
-@pytest.mark.parametrize("make", [permutations, anywhere])
+@pytest.mark.parametrize("make", [permutations, with_collisions])
 @pytest.mark.parametrize("size", SIZES)
 def test_active_rotated_filter_matches_the_reference(device, make, size):
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14)):
         x, indices = filters(*size[:5], dtype=dtype, device=device), make(*size[2:], device=device)
-        (turned, to_x), grad = with_gradient(x, indices)
+        (rotated, grad_x), grad = with_gradient(x, indices)
         expected = reference.active_rotated_filter(x.detach().cpu(), indices.cpu())
-        assert turned.dtype == to_x.dtype == dtype
+        assert rotated.dtype == grad_x.dtype == dtype
         torch.testing.assert_close(
-            turned.double().cpu(), expected, rtol=tolerance, atol=10 * tolerance
+            rotated.double().cpu(), expected, rtol=tolerance, atol=10 * tolerance
         )
-        by_weight = reference_gradient(x.detach(), indices.cpu(), grad.double().cpu())
+        expected_grad = reference_gradient(x.detach(), indices.cpu(), grad.double().cpu())
         torch.testing.assert_close(
-            to_x.double().cpu(), by_weight, rtol=tolerance, atol=20 * tolerance
+            grad_x.double().cpu(), expected_grad, rtol=tolerance, atol=20 * tolerance
         )
 
 
 def reference_gradient(x, indices, grad):
     """Sums the gradients of the positions of each weight."""
-    outputs, inputs, orientations, high, wide = x.shape
-    rotations, entries = indices.size(3), orientations * high * wide
+    outputs, inputs, orientations, height, width = x.shape
+    rotations, entries = indices.size(3), orientations * height * width
     grad = grad.view(outputs, rotations, inputs, entries)
-    to_x = torch.zeros(outputs, inputs, entries, dtype=torch.double)
+    grad_x = torch.zeros(outputs, inputs, entries, dtype=torch.double)
     for entry, row in enumerate(indices.reshape(entries, rotations).tolist()):
-        for rotation, place in enumerate(row):
-            to_x[:, :, entry] += grad[:, rotation, :, place - 1]
-    return to_x.view_as(x)
+        for rotation, position in enumerate(row):
+            grad_x[:, :, entry] += grad[:, rotation, :, position - 1]
+    return grad_x.view_as(x)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
@@ -72,7 +72,7 @@ def test_indices_may_have_any_integer_dtype(device, dtype):
     assert torch.equal(detops.active_rotated_filter(x, indices.to(dtype)), expected)
 
 
-def test_plain_version_of_the_benchmark_computes_the_same():
+def test_benchmark_baseline_matches_active_rotated_filter():
     x, indices = filters(4, 3, 8, 3, 3), permutations(8, 3, 3, 8)
     source = (indices.view(72, 8) - 1).argsort(0).t().contiguous()
     expected = plain_active_rotated_filter(x, source)
@@ -80,20 +80,20 @@ def test_plain_version_of_the_benchmark_computes_the_same():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("make", [permutations, anywhere])
+@pytest.mark.parametrize("make", [permutations, with_collisions])
 def test_half_precision_rounds_once(device, dtype, make):
     x, indices = filters(5, 3, 8, 3, 3, dtype=dtype, device=device), make(8, 3, 3, 8, device=device)
     y = x.detach().float().requires_grad_()
-    (ours, to_x), grad = with_gradient(x, indices)
+    (ours, grad_x), grad = with_gradient(x, indices)
     single = detops.active_rotated_filter(y, indices)
-    (to_y,) = torch.autograd.grad(single, y, grad.float())
-    assert ours.dtype == to_x.dtype == dtype
-    assert torch.equal(ours, single.to(dtype)) and torch.equal(to_x, to_y.to(dtype))
+    (grad_y,) = torch.autograd.grad(single, y, grad.float())
+    assert ours.dtype == grad_x.dtype == dtype
+    assert torch.equal(ours, single.to(dtype)) and torch.equal(grad_x, grad_y.to(dtype))
 
 
 def test_derivatives_pass_gradcheck(device):
     x = filters(2, 2, 2, 2, 1, dtype=torch.float64, device=device)
-    for make in (permutations, anywhere):
+    for make in (permutations, with_collisions):
         indices = make(2, 2, 1, 3, device=device)
         assert gradcheck(lambda x, i=indices: detops.active_rotated_filter(x, i), (x,))
         assert gradgradcheck(lambda x, i=indices: detops.active_rotated_filter(x, i), (x,))
@@ -103,19 +103,19 @@ def test_strided_arguments_give_the_same_results(device):
     x, indices = filters(4, 6, 8, 3, 3, device=device), permutations(8, 3, 3, 8, device=device)
     x = x.detach()
     expected = detops.active_rotated_filter(x, indices)
-    for part, of in (
+    for view, of in (
         (x[:, ::2], x[:, ::2].clone()),
         (x.transpose(0, 1), x.transpose(0, 1).clone()),
     ):
-        found = detops.active_rotated_filter(part, indices)
+        found = detops.active_rotated_filter(view, indices)
         assert torch.equal(found, detops.active_rotated_filter(of, indices))
-    apart = torch.stack([indices, indices], -1)[..., 0]
-    assert torch.equal(detops.active_rotated_filter(x, apart), expected)
+    strided = torch.stack([indices, indices], -1)[..., 0]
+    assert torch.equal(detops.active_rotated_filter(x, strided), expected)
 
 
 def test_any_number_of_threads_gives_the_same_bits(two_threads):
     x = filters(40, 20, 8, 3, 3)
-    for make in (permutations, anywhere):
+    for make in (permutations, with_collisions):
         indices = make(8, 3, 3, 8)
         one, two = two_threads(lambda i=indices: with_gradient(x, i)[0])
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
@@ -124,35 +124,36 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
 @pytest.mark.parametrize("size", [(0, 3, 4, 3, 3, 2), (2, 0, 4, 3, 3, 2), (2, 3, 4, 0, 3, 2)])
 def test_empty_arguments_give_empty_results(device, poison, size):
     indices = torch.ones(size[2:], dtype=torch.int64, device=device)
-    (turned, to_x), _ = with_gradient(filters(*size[:5], device=device), indices)
-    assert turned.numel() == to_x.numel() == 0
+    (rotated, grad_x), _ = with_gradient(filters(*size[:5], device=device), indices)
+    assert rotated.numel() == grad_x.numel() == 0
     none = torch.ones(4, 3, 3, 0, dtype=torch.int64, device=device)
-    (turned, to_x), _ = with_gradient(filters(2, 3, 4, 3, 3, device=device), none)
-    assert turned.shape == (0, 12, 3, 3) and not to_x.any()
+    (rotated, grad_x), _ = with_gradient(filters(2, 3, 4, 3, 3, device=device), none)
+    assert rotated.shape == (0, 12, 3, 3) and not grad_x.any()
 
 
-@pytest.mark.parametrize("place", [0, -1, 5, 2**31, 2**32 + 1, -(2**63), 2**63 - 1])
-def test_index_out_of_range_raises_or_drops_the_weight(device, values_are_checked, place):
+@pytest.mark.parametrize("position", [0, -1, 5, 2**31, 2**32 + 1, -(2**63), 2**63 - 1])
+def test_index_out_of_range_raises_or_drops_the_weight(device, values_are_checked, position):
     x = filters(1, 2, 1, 2, 2, device=device).detach()
-    indices = torch.tensor([2, 4, 1, place], device=device).view(1, 2, 2, 1)
+    indices = torch.tensor([2, 4, 1, position], device=device).view(1, 2, 2, 1)
     grad = torch.ones(1, 2, 2, 2, device=device)
     backward = torch.ops.detops.active_rotated_filter_backward
     if values_are_checked:
         with pytest.raises(
-            RuntimeError, match=rf"active_rotated_filter: indices must be in \[1, 4\], got {place}$"
+            RuntimeError,
+            match=rf"active_rotated_filter: indices must be in \[1, 4\], got {position}$",
         ):
             detops.active_rotated_filter(x, indices)
         with pytest.raises(RuntimeError, match="active_rotated_filter_backward: indices must be"):
             backward(grad, indices, 1, 2)
         return
-    turned = detops.active_rotated_filter(x, indices)  # drops the weight
+    rotated = detops.active_rotated_filter(x, indices)  # drops the weight
     expected = detops.active_rotated_filter(
         x, torch.tensor([2, 4, 1, 3]).view(1, 2, 2, 1).to(x.device)
     )
     expected[..., 1, 0] = 0
-    assert torch.equal(turned, expected)
-    to_x = backward(grad, indices, 1, 2)
-    assert to_x[..., 1, 1].sum() == 0 and to_x.sum() == 6
+    assert torch.equal(rotated, expected)
+    grad_x = backward(grad, indices, 1, 2)
+    assert grad_x[..., 1, 1].sum() == 0 and grad_x.sum() == 6
 
 
 @pytest.mark.slow
@@ -163,21 +164,21 @@ def test_op_passes_opcheck_and_supports_vmap():
         torch.library.opcheck(getattr(torch.ops.detops, op).default, (x, indices))
     args = (expected, indices, 2, 3)
     torch.library.opcheck(torch.ops.detops.active_rotated_filter_backward.default, args)
-    both = torch.stack([x, 2 * x])
-    found = torch.vmap(detops.active_rotated_filter, in_dims=(0, None))(both, indices)
+    batched = torch.stack([x, 2 * x])
+    found = torch.vmap(detops.active_rotated_filter, in_dims=(0, None))(batched, indices)
     assert torch.equal(found, torch.stack([expected, 2 * expected]))
-    turns = torch.stack([indices, indices.flip(3)])
-    found = torch.vmap(detops.active_rotated_filter, in_dims=(None, 0))(x, turns)
-    assert torch.equal(found[1], detops.active_rotated_filter(x, turns[1]))
+    batch_of_indices = torch.stack([indices, indices.flip(3)])
+    found = torch.vmap(detops.active_rotated_filter, in_dims=(None, 0))(x, batch_of_indices)
+    assert torch.equal(found[1], detops.active_rotated_filter(x, batch_of_indices[1]))
     assert torch.equal(found[0], expected)
 
     def gradient(x, indices):
         return torch.func.grad(lambda x: detops.active_rotated_filter(x, indices).sin().sum())(x)
 
-    found = torch.vmap(gradient, in_dims=(0, None))(both, indices)
+    found = torch.vmap(gradient, in_dims=(0, None))(batched, indices)
     torch.testing.assert_close(found[1], gradient(2 * x, indices))
-    found = torch.vmap(gradient, in_dims=(None, 0))(x, turns)
-    torch.testing.assert_close(found[1], gradient(x, turns[1]))
+    found = torch.vmap(gradient, in_dims=(None, 0))(x, batch_of_indices)
+    torch.testing.assert_close(found[1], gradient(x, batch_of_indices[1]))
 
 
 def test_errors_name_the_bad_argument():

@@ -47,7 +47,7 @@ def test_carafe_matches_the_reference(isa, device, shape, sizes):
             torch.testing.assert_close(a.double().cpu(), b, rtol=tolerance, atol=tolerance * 10)
 
 
-def test_plain_version_of_the_benchmark_computes_the_same():
+def test_benchmark_baseline_matches_carafe():
     for shape, sizes in CASES:
         args = inputs(shape, sizes)
         torch.testing.assert_close(detops.carafe(*args, *sizes), plain_carafe(*args, *sizes))
@@ -70,12 +70,12 @@ def test_layouts_and_mixed_dtypes_give_the_same_results(device):
     shape, sizes = CASES[0]
     features, masks = inputs(shape, sizes, device=device)
     expected = with_gradients(detops.carafe, features, masks, sizes)
-    turned = [
+    channels_last = [
         t.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         for t in (features, masks)
     ]
     wide = [features, masks.detach().double().requires_grad_()]
-    for args in (turned, wide):
+    for args in (channels_last, wide):
         for a, b in zip(with_gradients(detops.carafe, *args, sizes), expected, strict=True):
             torch.testing.assert_close(a, b.to(a.dtype), rtol=0, atol=0)
 
@@ -83,11 +83,11 @@ def test_layouts_and_mixed_dtypes_give_the_same_results(device):
 def test_gradient_alone_equals_gradient_of_both(device):
     shape, sizes = CASES[0]
     args = inputs(shape, sizes, device=device)
-    both = torch.autograd.grad(detops.carafe(*args, *sizes).square().sum(), args)
+    batched = torch.autograd.grad(detops.carafe(*args, *sizes).square().sum(), args)
     for i in range(2):
         some = [t if i == j else t.detach() for j, t in enumerate(args)]
         alone = torch.autograd.grad(detops.carafe(*some, *sizes).square().sum(), some[i])
-        assert torch.equal(alone[0], both[i])
+        assert torch.equal(alone[0], batched[i])
 
 
 def test_any_number_of_threads_gives_the_same_bits(two_threads):
@@ -125,8 +125,8 @@ def test_op_and_module_pass_opcheck_and_vmap():
     )
     module = detops.CARAFE(*sizes)
     assert torch.equal(module(features, masks), expected) and "scale_factor=2" in repr(module)
-    both = torch.vmap(module, in_dims=(0, None))(torch.stack([features, 2 * features]), masks)
-    torch.testing.assert_close(both, torch.stack([expected, 2 * expected]))
+    batched = torch.vmap(module, in_dims=(0, None))(torch.stack([features, 2 * features]), masks)
+    torch.testing.assert_close(batched, torch.stack([expected, 2 * expected]))
 
 
 def test_errors_name_the_bad_argument():

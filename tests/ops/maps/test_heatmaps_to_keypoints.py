@@ -33,10 +33,10 @@ def cubic(t):
     return -0.75 * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
 
 
-def enlarged(cells, wide, high):
+def enlarge(cells, width, height):
     """Computes every pixel from every cell. A cell beyond the border repeats the border cell."""
     matrices = []
-    for pixels, size in ((high, cells.size(0)), (wide, cells.size(1))):
+    for pixels, size in ((height, cells.size(0)), (width, cells.size(1))):
         matrix = torch.zeros(pixels, size, dtype=torch.float64)
         for i in range(pixels):
             for cell in range(-2, size + 2):
@@ -51,12 +51,15 @@ def reference(maps, boxes):
     points, scores, pixels = [], [], []
     for cells, (x1, y1, x2, y2) in zip(maps, boxes.tolist(), strict=True):
         wide_side, high_side = max(1, x2 - x1), max(1, y2 - y1)
-        wide = min(math.ceil(wide_side), 16 * maps.size(3))
-        high = min(math.ceil(high_side), 16 * maps.size(2))
-        for of_keypoint in cells:
-            value = enlarged(of_keypoint, wide, high)
+        pixel_width = min(math.ceil(wide_side), 16 * maps.size(3))
+        pixel_height = min(math.ceil(high_side), 16 * maps.size(2))
+        for heatmap in cells:
+            value = enlarge(heatmap, pixel_width, pixel_height)
             at = int(value.argmax())
-            x, y = (at % wide + 0.5) * wide_side / wide, (at // wide + 0.5) * high_side / high
+            x, y = (
+                (at % pixel_width + 0.5) * wide_side / pixel_width,
+                (at // pixel_width + 0.5) * high_side / pixel_height,
+            )
             points.append([x1 + x, y1 + y, 1.0])
             scores.append(float(value.max()))
             pixels.append(value)
@@ -76,7 +79,7 @@ def test_keypoints_match_the_reference(isa, device):
 
 
 @cache
-def best_of(dtype, cells):
+def best_scores(dtype, cells):
     maps, boxes = example(dtype, cells)
     return reference(maps, boxes.float())[1]
 
@@ -89,15 +92,15 @@ def test_scores_match_the_reference_in_every_dtype(isa, device, dtype, cells):
     boxes = boxes.float()
     points, scores = detops.heatmaps_to_keypoints(maps.to(device), boxes.to(device))
     assert (points.dtype, scores.dtype) == (torch.float32, dtype)
-    best = best_of(dtype, cells)
+    best = best_scores(dtype, cells)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype.itemsize > 2 else {}
     torch.testing.assert_close(scores.cpu(), best.to(dtype), **tolerance)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    same, _ = detops.heatmaps_to_keypoints(maps.to(device, wide), boxes.to(device))
-    assert torch.equal(points, same)
+    wide_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    in_wide_dtype, _ = detops.heatmaps_to_keypoints(maps.to(device, wide_dtype), boxes.to(device))
+    assert torch.equal(points, in_wide_dtype)
 
 
-def test_torchvision_and_the_plain_version_agree():
+def test_torchvision_and_benchmark_baseline_match_the_op():
     maps, boxes = example(torch.float64, (14, 14))
     boxes = boxes[:-1]  # the last has more than 16 pixels per cell
     ours = detops.heatmaps_to_keypoints(maps[:-1], boxes)
@@ -144,12 +147,12 @@ def test_first_of_equal_pixels_is_the_keypoint(isa, device):
     assert points.tolist() == [[[21.5, 2.5, 1]]] and scores == 3
 
 
-@pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_nonfinite_cell_gives_nan_score_of_its_map_alone(isa, device, bad):
+@pytest.mark.parametrize("bad_value", [NAN, INF, -INF])
+def test_nonfinite_cell_gives_nan_score_only_to_its_heatmap(isa, device, bad_value):
     """The first NaN pixel counts as the largest, and other heatmaps keep their results."""
     maps, boxes = (t.to(device) for t in example())
     expected = detops.heatmaps_to_keypoints(maps, boxes)
-    maps[3, 1, 7, 7] = bad
+    maps[3, 1, 7, 7] = bad_value
     points, scores = detops.heatmaps_to_keypoints(maps, boxes)
     assert scores[3, 1].isnan()
     # 14 x 14 pixels: rows are cells, and each pixel weights four of 18 columns.
@@ -192,19 +195,19 @@ def test_any_size_matches_the_reference(data):
     _, best, pixels = reference(maps, boxes)
     torch.testing.assert_close(scores.float(), best)
     for (x, y, _), value, score in zip(points[0].tolist(), pixels, best[0], strict=True):
-        high, wide = value.shape
-        column = (x - 3) / max(1, boxes[0, 2] - 3) * wide
-        row = (y - 4) / max(1, boxes[0, 3] - 4) * high
+        pixel_height, pixel_width = value.shape
+        column = (x - 3) / max(1, boxes[0, 2] - 3) * pixel_width
+        row = (y - 4) / max(1, boxes[0, 3] - 4) * pixel_height
         torch.testing.assert_close(value[int(row), int(column)].float(), score)
 
 
-BAD = {
+BAD_VALUES = {
     "maps must be": (torch.zeros(2, 3, 4), torch.zeros(2, 4)),
     "boxes must be": (torch.zeros(2, 3, 4, 4), torch.zeros(3, 4)),
 }
 
 
-@pytest.mark.parametrize("message", BAD)
+@pytest.mark.parametrize("message", BAD_VALUES)
 def test_errors_name_the_argument_of_wrong_shape(message):
     with pytest.raises(RuntimeError, match=f"detops.heatmaps_to_keypoints: {message}"):
-        detops.heatmaps_to_keypoints(*BAD[message])
+        detops.heatmaps_to_keypoints(*BAD_VALUES[message])

@@ -18,24 +18,26 @@ CASES = (
 )
 
 
-def inputs(shape, outputs, kernel, stride, padding, share=0.4, dtype=torch.float32, device="cpu"):
+def inputs(
+    shape, outputs, kernel, stride, padding, fraction=0.4, dtype=torch.float32, device="cpu"
+):
     generator = torch.Generator().manual_seed(0)
     images, channels, *size = shape
-    places = [
+    output_size = [
         (n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
     ]
     features = torch.randn(shape, generator=generator)
-    mask = torch.rand(images, *places, generator=generator) - (1 - share)
+    mask = torch.rand(images, *output_size, generator=generator) - (1 - fraction)
     weight = torch.randn(outputs, channels, *kernel, generator=generator)
     bias = torch.randn(outputs, generator=generator)
     return [t.to(device, dtype) for t in (features, mask, weight, bias)]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("case", CASES)
-def test_masked_conv2d_matches_the_reference(isa, device, case, share):
+def test_masked_conv2d_matches_the_reference(isa, device, case, fraction):
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
-        features, mask, weight, bias = inputs(*case, share, dtype, device)
+        features, mask, weight, bias = inputs(*case, fraction, dtype, device)
         for offset in (bias, None):
             found = detops.masked_conv2d(features, mask, weight, offset, *case[3:])
             wide = (None if t is None else t.cpu() for t in (features, mask, weight, offset))
@@ -44,7 +46,7 @@ def test_masked_conv2d_matches_the_reference(isa, device, case, share):
             torch.testing.assert_close(found.double().cpu(), expected, rtol=tolerance, atol=1e-4)
 
 
-def test_plain_version_of_the_benchmark_computes_the_same():
+def test_benchmark_baseline_matches_masked_conv2d():
     features, mask, weight, bias = inputs(*CASES[0])
     plain = plain_masked_conv2d(features, mask > 0, weight, bias)
     torch.testing.assert_close(detops.masked_conv2d(features, mask, weight, bias, 1, 1), plain)
@@ -77,7 +79,7 @@ def test_masks_of_any_dtype_give_the_same_results(device, dtype):
         assert torch.equal(found, expected)
 
 
-def test_nan_in_the_mask_or_behind_it_gives_zero(device):
+def test_nan_in_or_under_the_mask_gives_zero(device):
     mask = torch.tensor([[[math.nan, 1.0], [math.inf, -math.inf]]], device=device)
     ones = torch.ones(1, 1, 2, 2, device=device)
     found = detops.masked_conv2d(ones, mask, torch.ones(1, 1, 1, 1, device=device))
@@ -90,10 +92,12 @@ def test_nan_in_the_mask_or_behind_it_gives_zero(device):
 def test_layouts_and_mixed_dtypes_give_the_same_results(device):
     features, mask, weight, bias = inputs(*CASES[0], device=device)
     expected = detops.masked_conv2d(features, mask, weight, bias, padding=1)
-    last = torch.channels_last
-    turned = [t.contiguous(memory_format=last) for t in (features, weight)]
-    sides = mask.mT.contiguous().mT, bias.repeat_interleave(2)[::2]
-    found = detops.masked_conv2d(turned[0], sides[0], turned[1], sides[1], padding=1)
+    memory_format = torch.channels_last
+    channels_last = [t.contiguous(memory_format=memory_format) for t in (features, weight)]
+    vectors = mask.mT.contiguous().mT, bias.repeat_interleave(2)[::2]
+    found = detops.masked_conv2d(
+        channels_last[0], vectors[0], channels_last[1], vectors[1], padding=1
+    )
     assert torch.equal(found, expected)
     found = detops.masked_conv2d(features, mask, weight.double(), bias.double(), padding=1)
     assert found.dtype == torch.float32 and torch.equal(found, expected)
@@ -127,8 +131,8 @@ def test_op_and_module_pass_opcheck_and_vmap():
         module.bias.copy_(bias)
     expected = detops.masked_conv2d(features, mask, weight, bias, padding=1)
     assert torch.equal(module(features, mask), expected)
-    whole = torch.nn.functional.conv2d(features, weight, bias, padding=1)
-    torch.testing.assert_close(module(features), whole)
+    full = torch.nn.functional.conv2d(features, weight, bias, padding=1)
+    torch.testing.assert_close(module(features), full)
     args = (features, mask, weight, bias, [1, 1], [1, 1])
     torch.library.opcheck(torch.ops.detops.masked_conv2d.default, args)
     torch.library.opcheck(torch.ops.detops.masked_conv2d_forward.default, args)
@@ -136,13 +140,14 @@ def test_op_and_module_pass_opcheck_and_vmap():
     def call(features, weight):
         return detops.masked_conv2d(features, mask, weight, bias, 1, 1)
 
-    weights, twice = torch.stack([weight, -weight]), torch.stack([features, 2 * features])
-    for dims, given in (((0, None), (twice, weight)), ((0, 0), (twice, weights))):
-        found = torch.vmap(call, in_dims=dims)(*given)
-        each = [
-            [x if d is None else x[i] for x, d in zip(given, dims, strict=True)] for i in (0, 1)
+    weights, batch = torch.stack([weight, -weight]), torch.stack([features, 2 * features])
+    for dims, batch_arguments in (((0, None), (batch, weight)), ((0, 0), (batch, weights))):
+        found = torch.vmap(call, in_dims=dims)(*batch_arguments)
+        per_entry = [
+            [x if d is None else x[i] for x, d in zip(batch_arguments, dims, strict=True)]
+            for i in (0, 1)
         ]
-        assert torch.equal(found, torch.stack([call(*e) for e in each]))
+        assert torch.equal(found, torch.stack([call(*e) for e in per_entry]))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -55,7 +55,7 @@ def test_point_sample_matches_the_reference(isa, device, size, channels, count):
             )
 
 
-def test_plain_version_of_the_benchmark_computes_the_same():
+def test_benchmark_baseline_matches_point_sample():
     x, points = inputs()
     torch.testing.assert_close(detops.point_sample(x, points), plain_point_sample(x, points))
 
@@ -64,8 +64,15 @@ def test_point_outside_the_map_is_zero_despite_nan(isa, device):
     x = torch.full((1, 2, 4, 5), math.nan, device=device)
     x[:, :, 1:3, 1:4] = 1
     # Outside the feature map, at NaN, at infinity, far away, and inside the feature map.
-    places = [[-0.2, 0.5], [0.5, 1.2], [math.nan, 0.5], [0.5, math.inf], [-1e30, 0.5], [0.5, 0.5]]
-    points = torch.tensor([places], device=device).requires_grad_()
+    coordinates = [
+        [-0.2, 0.5],
+        [0.5, 1.2],
+        [math.nan, 0.5],
+        [0.5, math.inf],
+        [-1e30, 0.5],
+        [0.5, 0.5],
+    ]
+    points = torch.tensor([coordinates], device=device).requires_grad_()
     output = detops.point_sample(x, points)
     assert output[0, 0].tolist() == [0, 0, 0, 0, 0, 1]
     (slope,) = torch.autograd.grad(output.sum(), points)
@@ -92,20 +99,20 @@ def test_half_precision_rounds_once(isa, device, dtype, channels):
 def test_layouts_and_mixed_dtypes_give_the_same_results(device):
     x, points = inputs(6, device=device)
     expected = with_gradients(detops.point_sample, x, points)
-    turned = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-    spread = points.detach().mT.contiguous().mT.requires_grad_()
+    channels_last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    strided = points.detach().mT.contiguous().mT.requires_grad_()
     wide = points.detach().double().requires_grad_()
-    for a, b in ((turned, points), (x, spread), (x, wide)):
+    for a, b in ((channels_last, points), (x, strided), (x, wide)):
         for one, other in zip(with_gradients(detops.point_sample, a, b), expected, strict=True):
             torch.testing.assert_close(one, other.to(one.dtype), rtol=0, atol=0)
 
 
 def test_gradient_alone_equals_gradient_of_both(device):
     x, points = inputs(device=device)
-    both = torch.autograd.grad(detops.point_sample(x, points).square().sum(), (x, points))
+    batched = torch.autograd.grad(detops.point_sample(x, points).square().sum(), (x, points))
     for i, (a, b) in enumerate(((x, points.detach()), (x.detach(), points))):
         alone = torch.autograd.grad(detops.point_sample(a, b).square().sum(), (a, b)[i])
-        assert torch.equal(alone[0], both[i])
+        assert torch.equal(alone[0], batched[i])
 
 
 def test_any_number_of_threads_gives_the_same_bits(two_threads):
@@ -142,9 +149,9 @@ def test_op_passes_opcheck_and_supports_vmap():
     torch.library.opcheck(
         torch.ops.detops.point_sample_backward.default, (grad, x, points, True, False)
     )
-    both = torch.vmap(detops.point_sample)(torch.stack([x, 2 * x]), torch.stack([points] * 2))
+    batched = torch.vmap(detops.point_sample)(torch.stack([x, 2 * x]), torch.stack([points] * 2))
     expected = detops.point_sample(x, points)
-    assert torch.equal(both, torch.stack([expected, 2 * expected]))
+    assert torch.equal(batched, torch.stack([expected, 2 * expected]))
     one = torch.vmap(detops.point_sample, in_dims=(None, 0))(x, torch.stack([points, 1 - points]))
     assert torch.equal(one[1], detops.point_sample(x, 1 - points))
 

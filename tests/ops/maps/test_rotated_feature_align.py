@@ -35,7 +35,7 @@ def with_gradient(x, boxes, points, scale=0.25):
 
 
 @cache
-def expected_of(size, dtype, points):
+def expected_output(size, dtype, points):
     x, boxes = inputs(*size, dtype=dtype)
     return reference.rotated_feature_align(x, boxes, 0.25, points)
 
@@ -47,7 +47,7 @@ def test_rotated_feature_align_matches_the_reference(isa, device, size, points, 
     for dtype, tolerance in ((torch.float32, 3e-5), (torch.float64, 1e-11)):
         x, boxes = inputs(*size, dtype=dtype, device=device, layout=layout)
         refined = detops.rotated_feature_align(x, boxes, 0.25, points)
-        expected = expected_of(size, dtype, points)
+        expected = expected_output(size, dtype, points)
         assert refined.dtype == dtype and refined.is_contiguous(memory_format=layout)
         torch.testing.assert_close(refined.double().cpu(), expected, rtol=0, atol=tolerance)
 
@@ -58,11 +58,11 @@ def test_rotated_feature_align_matches_the_reference(isa, device, size, points, 
 def test_gradient_is_the_transpose_of_the_op(isa, device, size, points, layout):
     """The op is linear, so the reference of a unit feature map is the derivative along it."""
     x, boxes = inputs(*size, dtype=torch.float64, device=device, layout=layout)
-    _, to_x = with_gradient(x, boxes, points)
+    _, grad_x = with_gradient(x, boxes, points)
     single, _ = inputs(*size, device=device, layout=layout)
-    _, to_single = with_gradient(single, boxes.float(), points)
-    assert to_x.is_contiguous(memory_format=layout)
-    torch.testing.assert_close(to_single.double(), to_x, rtol=1e-4, atol=1e-4)
+    _, grad_single = with_gradient(single, boxes.float(), points)
+    assert grad_x.is_contiguous(memory_format=layout)
+    torch.testing.assert_close(grad_single.double(), grad_x, rtol=1e-4, atol=1e-4)
     shape = (1, 1, *size[2:])
     unit = torch.eye(size[2] * size[3], dtype=torch.float64).view(-1, *size[2:])
     grad = torch.randn(size, generator=torch.Generator().manual_seed(1)).double()
@@ -71,7 +71,9 @@ def test_gradient_is_the_transpose_of_the_op(isa, device, size, points, layout):
             unit[pixel].view(shape), boxes[:1].cpu(), 0.25, points
         )
         expected = (refined * grad[:1]).sum((0, 2, 3))
-        torch.testing.assert_close(to_x[0].flatten(1)[:, pixel].cpu(), expected, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            grad_x[0].flatten(1)[:, pixel].cpu(), expected, rtol=0, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -83,16 +85,16 @@ def test_few_channels_equal_the_same_channels_of_many(isa, layout, dtype, two_th
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     refined = detops.rotated_feature_align(many, boxes, 0.25, 5)
     grad = torch.randn(few.shape, generator=torch.Generator().manual_seed(1)).to(few)
-    (to_many,) = torch.autograd.grad(refined, many, grad.repeat(1, 8, 1, 1))
+    (grad_many,) = torch.autograd.grad(refined, many, grad.repeat(1, 8, 1, 1))
     # Sums have another order; in 16 bits they may round to the next number.
     tolerance = {"rtol": torch.finfo(dtype).eps, "atol": 5e-5 if few.itemsize < 8 else 1e-12}
     torch.testing.assert_close(refined[:, 8:12], one[0], **tolerance)
-    torch.testing.assert_close(to_many[:, 8:12], one[1], **tolerance)
+    torch.testing.assert_close(grad_many[:, 8:12], one[1], **tolerance)
 
 
 @pytest.mark.parametrize("points", [1, 5])
 @pytest.mark.parametrize("channels", [3, 40])
-def test_plain_version_of_the_benchmark_computes_the_same(points, channels):
+def test_benchmark_baseline_matches_rotated_feature_align(points, channels):
     x, boxes = inputs(2, channels, 20, 24)
     boxes[..., :4] *= 0.25 / SCALE
     found = detops.rotated_feature_align(x, boxes, points=points)
@@ -108,9 +110,9 @@ def test_half_precision_rounds_once(isa, device, dtype, channels):
     ours, single = (detops.rotated_feature_align(t, boxes, 0.25, 5) for t in (x, y))
     assert torch.equal(ours, single.to(dtype))
     grad = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1)).to(ours)
-    (to_x,) = torch.autograd.grad(ours, x, grad)
-    (to_y,) = torch.autograd.grad(single, y, grad.float())
-    assert to_x.dtype == dtype and torch.equal(to_x, to_y.to(dtype))
+    (grad_x,) = torch.autograd.grad(ours, x, grad)
+    (grad_y,) = torch.autograd.grad(single, y, grad.float())
+    assert grad_x.dtype == dtype and torch.equal(grad_x, grad_y.to(dtype))
 
 
 def test_derivatives_pass_gradcheck(device):
@@ -126,14 +128,14 @@ def test_derivatives_pass_gradcheck(device):
 def test_strided_arguments_give_the_same_results(device):
     x, boxes = inputs(2, 6, 8, 10, device=device)
     x = x.detach()
-    for part in (x[:, ::2], x.flip(1), x.transpose(2, 3).contiguous().transpose(2, 3)):
-        found = with_gradient(part.detach().requires_grad_(), boxes, 5)
-        expected = with_gradient(part.clone(memory_format=FORMATS[0]).requires_grad_(), boxes, 5)
+    for view in (x[:, ::2], x.flip(1), x.transpose(2, 3).contiguous().transpose(2, 3)):
+        found = with_gradient(view.detach().requires_grad_(), boxes, 5)
+        expected = with_gradient(view.clone(memory_format=FORMATS[0]).requires_grad_(), boxes, 5)
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    apart = torch.stack([boxes, boxes], -1)[..., 0]
+    strided = torch.stack([boxes, boxes], -1)[..., 0]
     expected = detops.rotated_feature_align(x, boxes, 0.25, 5)
-    assert torch.equal(detops.rotated_feature_align(x, apart, 0.25, 5), expected)
+    assert torch.equal(detops.rotated_feature_align(x, strided, 0.25, 5), expected)
 
 
 @pytest.mark.parametrize("channels", [2, 100])
@@ -151,31 +153,31 @@ def test_zero_weights_ignore_nonfinite_values(isa, device, layout, value, channe
     x[..., 2, 3] = value
     x = x.contiguous(memory_format=layout)
     rows, cols = torch.meshgrid(torch.arange(5), torch.arange(6), indexing="ij")
-    own = torch.zeros(1, 5, 6, 5, device=device)
-    own[0, ..., 0], own[0, ..., 1] = cols.to(device), rows.to(device)
-    found = detops.rotated_feature_align(x, own, 1.0)
+    centred_boxes = torch.zeros(1, 5, 6, 5, device=device)
+    centred_boxes[0, ..., 0], centred_boxes[0, ..., 1] = cols.to(device), rows.to(device)
+    found = detops.rotated_feature_align(x, centred_boxes, 1.0)
     torch.testing.assert_close(found, 2 * x, equal_nan=True)
-    to_x = torch.ops.detops.rotated_feature_align_backward(x, own, 1.0, 1)
-    torch.testing.assert_close(to_x, 2 * x, equal_nan=True)
+    grad_x = torch.ops.detops.rotated_feature_align_backward(x, centred_boxes, 1.0, 1)
+    torch.testing.assert_close(grad_x, 2 * x, equal_nan=True)
 
 
 @pytest.mark.parametrize("channels", [1, 40])
-def test_nonfinite_or_distant_boxes_add_nothing(isa, device, channels):
+def test_nonfinite_or_distant_boxes_contribute_zero(isa, device, channels):
     x, boxes = inputs(1, channels, 6, 7, device=device)
     for value in (math.nan, math.inf, -math.inf, 1e30, -1e30):
         for column in (0, 1):
-            there = boxes.clone()
-            there[..., column] = value
-            refined, to_x = with_gradient(x, there, 5)
-            assert torch.equal(refined, x) and to_x.isfinite().all()
+            changed_boxes = boxes.clone()
+            changed_boxes[..., column] = value
+            refined, grad_x = with_gradient(x, changed_boxes, 5)
+            assert torch.equal(refined, x) and grad_x.isfinite().all()
         for column in (2, 3, 4):
-            there = boxes.clone()
-            there[..., column] = value
-            refined, to_x = with_gradient(x, there, 5)
+            changed_boxes = boxes.clone()
+            changed_boxes[..., column] = value
+            refined, grad_x = with_gradient(x, changed_boxes, 5)
             if abs(value) != 1e30 or column != 4:  # only the centre remains
-                for a, b in zip((refined, to_x), with_gradient(x, boxes, 1), strict=True):
+                for a, b in zip((refined, grad_x), with_gradient(x, boxes, 1), strict=True):
                     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-            assert refined.isfinite().all() and to_x.isfinite().all()
+            assert refined.isfinite().all() and grad_x.isfinite().all()
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0)])
@@ -184,8 +186,8 @@ def test_empty_input_gives_empty_results(device, poison, size):
         torch.zeros(size, device=device, requires_grad=True),
         torch.zeros(size[0], *size[2:], 5, device=device),
     )
-    refined, to_x = with_gradient(x, boxes, 5)
-    assert refined.shape == to_x.shape == size
+    refined, grad_x = with_gradient(x, boxes, 5)
+    assert refined.shape == grad_x.shape == size
 
 
 @pytest.mark.slow
@@ -195,14 +197,14 @@ def test_op_passes_opcheck_and_supports_vmap():
     for op in ("", "_forward", "_backward"):
         function = getattr(torch.ops.detops, f"rotated_feature_align{op}").default
         torch.library.opcheck(function, (x, boxes, 0.25, 5))
-    both = torch.stack([x, 2 * x])
+    batched = torch.stack([x, 2 * x])
 
     def refine(x):
         return detops.rotated_feature_align(x, boxes, 0.25, 5)
 
-    assert torch.equal(torch.vmap(refine)(both), torch.stack([expected, 2 * expected]))
+    assert torch.equal(torch.vmap(refine)(batched), torch.stack([expected, 2 * expected]))
     gradient = torch.func.grad(lambda x: refine(x).sin().sum())
-    torch.testing.assert_close(torch.vmap(gradient)(both)[1], gradient(2 * x))
+    torch.testing.assert_close(torch.vmap(gradient)(batched)[1], gradient(2 * x))
 
 
 def test_errors_name_the_bad_argument():

@@ -11,10 +11,10 @@ from detops.bench.mask_iou import plain_mask_iou, plain_mask_nms
 SIZES = [(1, 1), (3, 5), (8, 8), (5, 13), (1, 512), (27, 19), (64, 128), (8193, 1), (90, 111)]
 
 
-def random_masks(count, height, width, share=0.5, seed=0):
+def random_masks(count, height, width, fraction=0.5, seed=0):
     """Returns random masks. Some are empty, full, or set only in some rows."""
     generator = torch.Generator().manual_seed(seed)
-    masks = torch.rand(count, height, width, generator=generator) < share
+    masks = torch.rand(count, height, width, generator=generator) < fraction
     masks[1::5, : height // 2] = False
     masks[2::5, height // 3 :] = False
     if count > 5:
@@ -38,22 +38,22 @@ def test_mask_iou_matches_the_reference(isa, device, size, counts):
 PAIRS = {"several rows at a time": (900, 700), "a row at a time": (2, 300_000)}
 
 
-@pytest.mark.parametrize("way", PAIRS)
-def test_more_pairs_than_fit_at_a_time_match_the_plain_version(device, two_threads, way):
-    first, second = (random_masks(n, 9, 3, seed=n) for n in PAIRS[way])
+@pytest.mark.parametrize("variant", PAIRS)
+def test_more_pairs_than_one_batch_match_the_benchmark_baseline(device, two_threads, variant):
+    first, second = (random_masks(n, 9, 3, seed=n) for n in PAIRS[variant])
     one, two = two_threads(lambda: detops.mask_iou(first.to(device), second.to(device)).cpu())
     assert torch.equal(one, plain_mask_iou(first, second)) and torch.equal(one, two)
 
 
-def test_every_single_pixel_counts(isa, device):
+def test_every_pixel_position_is_counted(isa, device):
     """Covers each position in a vector, a word and a remainder, and every value of a byte."""
     pixels = torch.eye(3 * 157, dtype=torch.bool).view(-1, 3, 157)
     ours = detops.mask_iou(pixels.to(device), pixels.flip(0).to(device))
     assert torch.equal(ours.cpu(), torch.eye(3 * 157).flip(1))
     bits = torch.tensor([[n >> i & 1 for i in range(8)] for n in range(256)]).bool()
     masks = bits[:, None].repeat(1, 33, 1)
-    whole = detops.mask_iou(masks[255:].to(device), masks.to(device))[0]
-    assert torch.equal(whole.cpu(), (bits.sum(1).double() / 8).float())
+    full = detops.mask_iou(masks[255:].to(device), masks.to(device))[0]
+    assert torch.equal(full.cpu(), (bits.sum(1).double() / 8).float())
 
 
 def test_every_nonzero_uint8_value_counts_as_set(isa, device):
@@ -75,7 +75,7 @@ def test_modes_match_pycocotools():
         torch.testing.assert_close(ours, expected[:, j].nan_to_num(0).float(), rtol=1e-7, atol=0)
 
 
-def test_plain_versions_of_the_benchmark_compute_the_same():
+def test_benchmark_baselines_match_mask_ops():
     masks = random_masks(20, 30, 41)
     torch.testing.assert_close(detops.mask_iou(masks, masks[:7]), plain_mask_iou(masks, masks[:7]))
     scores = torch.rand(20)
@@ -95,7 +95,7 @@ def test_masks_without_pixels_do_not_overlap(device, poison, shapes):
     )
 
 
-def test_mask_nms_of_many_objects_matches_the_plain_version(isa, device):
+def test_mask_nms_of_many_objects_matches_the_benchmark_baseline(isa, device):
     """Many masks lie close together, exceed a tile, and fill more than one CUDA chunk."""
     generator = torch.Generator().manual_seed(0)
     corner = torch.rand(600, 2, generator=generator) * 60

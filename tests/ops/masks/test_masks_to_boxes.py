@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import detops
 
-WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 BITS = [torch.uint16, torch.uint32, torch.uint64]
-REAL = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+FLOATING = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def blobs(count, height, width, seed=0):
@@ -23,7 +23,7 @@ def blobs(count, height, width, seed=0):
     return masks.view(count, height, width)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, *WHOLE, *BITS, *REAL])
+@pytest.mark.parametrize("dtype", [torch.bool, *INTEGERS, *BITS, *FLOATING])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (17, 40), (9, 70), (40, 133)])
 def test_boxes_match_the_reference(device, isa, dtype, height, width):
     masks = blobs(24, height, width)
@@ -51,7 +51,7 @@ def test_boxes_match_torchvision(device, isa):
     assert torch.equal(detops.masks_to_boxes(masks.to(device)).cpu(), expected)
 
 
-@pytest.mark.parametrize("dtype", REAL)
+@pytest.mark.parametrize("dtype", FLOATING)
 def test_only_zeros_count_as_background(device, isa, dtype):
     masks = torch.full((3, 9, 11), -0.0, dtype=dtype)
     masks[0, 2, 3], masks[0, 4, 1] = math.nan, math.inf
@@ -73,7 +73,7 @@ def test_any_nonzero_byte_sets_its_pixel(device, isa):
 def test_any_mask_matches_the_reference(data):
     height, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 90))
     pixels = data.draw(st.sets(st.integers(0, height * width - 1), max_size=5))
-    mask = torch.zeros(height * width, dtype=data.draw(st.sampled_from([torch.bool, *REAL])))
+    mask = torch.zeros(height * width, dtype=data.draw(st.sampled_from([torch.bool, *FLOATING])))
     mask[list(pixels)] = 1
     mask = mask.view(1, height, width)
     for name in ("baseline", "auto"):

@@ -20,8 +20,8 @@ def kinds(height, width):
     yield (y + x) % 2 == 1
     yield (y % 2 == 0).expand(height, width)
     yield (x % 2 == 0).expand(height, width)
-    for share in (0.01, 0.5, 0.99):
-        yield torch.rand(height, width, generator=generator) < share
+    for fraction in (0.01, 0.5, 0.99):
+        yield torch.rand(height, width, generator=generator) < fraction
     yield ((y - height / 3) / height) ** 2 + ((x - width / 2) / width) ** 2 < 0.1
     for corner in ((0, 0), (0, -1), (-1, 0), (-1, -1)):
         one = torch.zeros(height, width, dtype=torch.bool)
@@ -50,21 +50,21 @@ def expected(mask):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
-def test_text_matches_pycocotools(isa, device, dtype, shape):
+def test_rle_matches_pycocotools(isa, device, dtype, shape):
     masks = torch.stack(list(kinds(*shape))).to(dtype)
-    wanted = [expected(mask) for mask in masks]
-    for name, given in layouts(masks):
-        assert detops.masks_to_rle(given.to(device)) == wanted, name
+    expected_rles = [expected(mask) for mask in masks]
+    for name, view in layouts(masks):
+        assert detops.masks_to_rle(view.to(device)) == expected_rles, name
 
 
 def test_large_masks_match_pycocotools_on_two_threads(isa, two_threads):
     y, x = torch.arange(600)[:, None], torch.arange(901)
     noise = torch.rand(600, 901, generator=torch.Generator().manual_seed(0)) > 0.5
     masks = torch.stack([((y - 300) ** 2 + (x - 450) ** 2) < r * r for r in (1, 90, 400)] + [noise])
-    wanted = [expected(mask) for mask in masks]
-    for given in (masks, masks.mT.contiguous().mT):
-        for encoded in two_threads(lambda: detops.masks_to_rle(given)):  # noqa: B023
-            assert encoded == wanted
+    expected_rles = [expected(mask) for mask in masks]
+    for view in (masks, masks.mT.contiguous().mT):
+        for encoded in two_threads(lambda: detops.masks_to_rle(view)):  # noqa: B023
+            assert encoded == expected_rles
 
 
 @pytest.mark.parametrize("values", [(0, 255), (1, 2), (0, 1, 2, 3)])
@@ -72,8 +72,8 @@ def test_run_ends_where_the_value_changes(values):
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(0, len(values), (40, 90), generator=generator)
     mask = torch.tensor(values, dtype=torch.uint8)[index]
-    for given in (mask, mask.t().contiguous().t()):
-        assert detops.masks_to_rle(given[None]) == [expected(mask)]
+    for view in (mask, mask.t().contiguous().t()):
+        assert detops.masks_to_rle(view[None]) == [expected(mask)]
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 5), (2, 5, 0), (2, 0, 0)])

@@ -29,11 +29,11 @@ def random_masks(count, height=7, width=9, seed=0):
     return torch.rand(count, height, width, generator=torch.Generator().manual_seed(seed))
 
 
-def agrees(ours, values, threshold, tolerance=2e-6):
+def assert_matches(ours, values, threshold, tolerance=2e-6):
     """Asserts equality where rounding cannot decide."""
-    clear = (values - threshold).abs() > tolerance
-    assert clear.double().mean() > 0.99
-    assert torch.equal(ours.cpu()[clear], (values >= threshold)[clear])
+    is_decided = (values - threshold).abs() > tolerance
+    assert is_decided.double().mean() > 0.99
+    assert torch.equal(ours.cpu()[is_decided], (values >= threshold)[is_decided])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -43,7 +43,7 @@ def test_pasted_masks_match_the_reference(device, isa, dtype, threshold):
     boxes = BOXES.to(dtype)
     ours = detops.paste_masks_in_image(masks.to(device), boxes.to(device), SHAPE, threshold)
     assert ours.dtype == torch.bool and ours.shape == (len(BOXES), *SHAPE)
-    agrees(ours, reference_masks.paste(masks, boxes, *SHAPE), threshold)
+    assert_matches(ours, reference_masks.paste(masks, boxes, *SHAPE), threshold)
 
 
 def test_pasted_masks_match_grid_sample():
@@ -56,7 +56,7 @@ def test_pasted_masks_match_grid_sample():
     shape = (len(BOXES), *SHAPE)
     grid = torch.stack([x[:, None].expand(shape), y[:, :, None].expand(shape)], -1)
     values = F.grid_sample(masks[:, None].double(), grid, align_corners=False)[:, 0]
-    agrees(detops.paste_masks_in_image(masks[:, None], BOXES, SHAPE), values, 0.5)
+    assert_matches(detops.paste_masks_in_image(masks[:, None], BOXES, SHAPE), values, 0.5)
 
 
 def test_soft_masks_match_the_reference(device, isa):
@@ -64,8 +64,8 @@ def test_soft_masks_match_the_reference(device, isa):
     soft = detops.paste_masks_in_image(masks.to(device), BOXES.to(device), SHAPE, -1)
     assert soft.dtype == torch.uint8
     exact = reference_masks.paste(masks, BOXES, *SHAPE).clamp(min=0) * 255
-    clear = (exact - exact.round()).abs() > 1e-3
-    assert torch.equal(soft.cpu()[clear], exact.to(torch.uint8)[clear])
+    is_decided = (exact - exact.round()).abs() > 1e-3
+    assert torch.equal(soft.cpu()[is_decided], exact.to(torch.uint8)[is_decided])
     assert ((soft.cpu().double() - exact).abs() < 1 + 1e-3).all()
 
 
@@ -130,7 +130,7 @@ def test_half_precision_is_computed_in_float32(device, dtype):
     assert torch.equal(detops.paste_masks_in_image(masks, boxes.double(), SHAPE), expected)
 
 
-ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e38, 1e-40, 0.0, 5.0, 20.0]
+EXTREME_COORDINATES = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e38, 1e-40, 0.0, 5.0, 20.0]
 
 
 def test_boxes_without_extent_give_zeros(device, isa):
@@ -143,30 +143,33 @@ def test_boxes_without_extent_give_zeros(device, isa):
 
 
 @settings(max_examples=80)
-@given(st.lists(st.sampled_from(ODD), min_size=4, max_size=4), st.sampled_from([0.5, 0.0, -1]))
-def test_odd_boxes_leave_neighbouring_masks_alone(sides, threshold):
+@given(
+    st.lists(st.sampled_from(EXTREME_COORDINATES), min_size=4, max_size=4),
+    st.sampled_from([0.5, 0.0, -1]),
+)
+def test_malformed_boxes_do_not_affect_neighbouring_masks(sides, threshold):
     """Neighbouring masks keep their pixels, and the op writes only inside its output."""
     boxes = torch.tensor([[2.0, 2, 8, 8], sides, [2.0, 2, 8, 8]])
     masks = torch.ones(3, 5, 5)
     ours = detops.paste_masks_in_image(masks, boxes, (11, 13), threshold)
-    alone = detops.paste_masks_in_image(masks[:1], boxes[:1], (11, 13), threshold)
-    assert torch.equal(ours[0], alone[0]) and torch.equal(ours[2], alone[0])
+    single = detops.paste_masks_in_image(masks[:1], boxes[:1], (11, 13), threshold)
+    assert torch.equal(ours[0], single[0]) and torch.equal(ours[2], single[0])
     if ours.dtype == torch.bool:
         assert ours.view(torch.uint8).max() <= 1
-    whole = reference_masks.paste(masks[1:2], boxes[1:2].float(), 11, 13) >= max(threshold, 0)
+    neighbour = reference_masks.paste(masks[1:2], boxes[1:2].float(), 11, 13) >= max(threshold, 0)
     if max(map(abs, sides)) < 100:
-        assert ((ours[1] > 0) == whole[0]).double().mean() > 0.9
+        assert ((ours[1] > 0) == neighbour[0]).double().mean() > 0.9
 
 
-def test_nan_in_a_mask_unsets_only_the_pixels_it_enters(device):
+def test_nan_in_a_mask_clears_only_pixels_that_sample_it(device):
     masks = torch.ones(1, 6, 6)
     masks[0, 2, 3] = math.nan
     box = torch.tensor([[0.0, 0, 30, 30]])
     ours = detops.paste_masks_in_image(masks.to(device), box.to(device), (30, 30)).cpu()
     values = reference_masks.paste(masks, box, 30, 30)
     # A pixel may be set or unset where the NaN has a weight of zero.
-    entered = values.isnan()
-    assert torch.equal(ours[~entered], (values >= 0.5)[~entered])
+    touched = values.isnan()
+    assert torch.equal(ours[~touched], (values >= 0.5)[~touched])
 
 
 def test_layouts_give_the_same_pixels_and_empty_inputs_work(device):

@@ -3,7 +3,7 @@ import math
 
 import reference_masks
 import torch
-from suppression import Boxes, Suppression, calling, greedy
+from suppression import Boxes, Suppression, call_op, greedy
 
 
 def rectangles(rng, count):
@@ -17,8 +17,8 @@ def rectangles(rng, count):
 
 def noise(rng, count):
     """Returns random pixels; some masks are empty, some full."""
-    share = torch.from_numpy(rng.choice([0.0, 0.1, 0.5, 0.9, 1.0], (count, 1, 1)))
-    return torch.from_numpy(rng.random((count, 20, 31))) < share
+    fraction = torch.from_numpy(rng.choice([0.0, 0.1, 0.5, 0.9, 1.0], (count, 1, 1)))
+    return torch.from_numpy(rng.random((count, 20, 31))) < fraction
 
 
 def one_pixel_each(count):
@@ -30,8 +30,8 @@ MASKS = Boxes(
     argument="masks",
     shape="[N, H, W]",
     kinds={"rectangles": rectangles, "noise": noise},
-    apart=one_pixel_each,
-    third=torch.tensor([[[1, 1, 0]], [[0, 1, 1]]]).bool(),
+    disjoint=one_pixel_each,
+    pair_with_iou_third=torch.tensor([[[1, 1, 0]], [[0, 1, 1]]]).bool(),
     malformed=torch.zeros(2, 20, 31, dtype=torch.bool),  # empty masks
     thresholds=(-1.0, 0.0, 0.2, 0.5, 0.7, 1.0, math.inf),
     rounding=torch.float32,
@@ -43,4 +43,4 @@ def overlaps(masks):
     return reference_masks.mask_iou(masks, masks).double()
 
 
-CASES = [Suppression("mask_nms", calling("mask_nms"), greedy(overlaps), MASKS, many=600)]
+CASES = [Suppression("mask_nms", call_op("mask_nms"), greedy(overlaps), MASKS, parallel_count=600)]

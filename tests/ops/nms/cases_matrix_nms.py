@@ -44,10 +44,10 @@ CASES = [
             {"min_score": 0.05},
         ),
         rescores=True,
-        least=1e-3,
+        min_score=1e-3,
         tolerance={torch.float32: 2e-5, torch.float64: 1e-12},
-        separates=labelled,
-        many=9000,
+        separates_labels=labelled,
+        parallel_count=9000,
         exceptions={
             "test_only_overlap_above_the_threshold_suppresses": "it has no threshold",
             "test_nan_threshold_raises": "it has no threshold",

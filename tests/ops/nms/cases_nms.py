@@ -4,19 +4,19 @@ import math
 import numpy as np
 import reference
 import torch
-from nms_inputs import ODD_KINDS, THRESHOLDS, crowd_case, odd_boxes
-from suppression import Boxes, Suppression, calling, greedy
+from nms_inputs import MIXED_KINDS, THRESHOLDS, dense_case, mixed_boxes
+from suppression import Boxes, Suppression, call_op, greedy
 
 
-def odd(kind):
-    return lambda rng, count: odd_boxes(rng, kind, count)
+def mixed(kind):
+    return lambda rng, count: mixed_boxes(rng, kind, count)
 
 
-def crowd(kind):
-    return lambda rng, count: crowd_case(rng, kind, count)[0]
+def dense(kind):
+    return lambda rng, count: dense_case(rng, kind, count)[0]
 
 
-def in_a_grid(count):
+def disjoint_boxes(count):
     index = torch.arange(count)
     low = 2.0 * torch.stack([index % 64, index // 64], 1)
     return torch.cat([low, low + 1], 1)
@@ -25,10 +25,10 @@ def in_a_grid(count):
 ALIGNED = Boxes(
     argument="boxes",
     shape="[N, 4]",
-    kinds={kind: odd(kind) for kind in ODD_KINDS}
-    | {kind: crowd(kind) for kind in ("touching", "crosses", "far apart in size")},
-    apart=in_a_grid,
-    third=torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1]]),
+    kinds={kind: mixed(kind) for kind in MIXED_KINDS}
+    | {kind: dense(kind) for kind in ("touching", "crosses", "far apart in size")},
+    disjoint=disjoint_boxes,
+    pair_with_iou_third=torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1]]),
     malformed=torch.tensor(
         [[math.nan, 0, 9, 9], [0, 0, math.inf, 9], [5, 5, 5, 5], [40, 30, 20, 10], [9, 0, 0, 9]]
     ),
@@ -44,14 +44,14 @@ def overlaps(boxes):
 
 LIMITS = ("score_threshold", "max_output")
 CASES = [
-    Suppression("nms", calling("nms"), greedy(overlaps), ALIGNED, limits=LIMITS),
+    Suppression("nms", call_op("nms"), greedy(overlaps), ALIGNED, limits=LIMITS),
     Suppression(
         "batched_nms",
-        calling("batched_nms", labelled=True),
+        call_op("batched_nms", labelled=True),
         greedy(overlaps, labelled=True),
         ALIGNED,
-        separates=True,
+        separates_labels=True,
         limits=LIMITS,
-        many=12_000,  # from a few thousand boxes on, the threads split the labels
+        parallel_count=12_000,  # from a few thousand boxes on, the threads split the labels
     ),
 ]

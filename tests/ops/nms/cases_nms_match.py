@@ -1,14 +1,17 @@
 import torch
 from cases_nms import ALIGNED, overlaps
-from suppression import Suppression, calling, greedy
+from suppression import Suppression, call_op, greedy
 
 
 def match(boxes, scores, labels, threshold):
     """Returns for each box the first selected box that suppresses it, or the box itself."""
     keep = greedy(overlaps)(boxes, scores, labels, threshold).tolist()
-    suppresses = (overlaps(boxes) > threshold).tolist()
+    is_suppressed = (overlaps(boxes) > threshold).tolist()
     return torch.tensor(
-        [i if i in keep else next(k for k in keep if suppresses[k][i]) for i in range(len(boxes))],
+        [
+            i if i in keep else next(k for k in keep if is_suppressed[k][i])
+            for i in range(len(boxes))
+        ],
         dtype=torch.int64,
     )
 
@@ -20,7 +23,7 @@ def kept(match):
 CASES = [
     Suppression(
         "nms_match",
-        calling("nms_match"),
+        call_op("nms_match"),
         match,
         ALIGNED,
         kept=kept,

@@ -6,8 +6,8 @@ import detops
 
 
 def padded(oracle):
-    def call(boxes, *given):
-        keep = oracle(boxes, *given)
+    def call(boxes, *arguments):
+        keep = oracle(boxes, *arguments)
         return torch.cat([keep, keep.new_full((len(boxes) - len(keep),), -1)]), torch.tensor(
             len(keep)
         )
@@ -19,22 +19,22 @@ def kept(keep, count):
     return keep[: int(count)]
 
 
-def plain(boxes, scores, labels, threshold):
+def nms_padded(boxes, scores, labels, threshold):
     return detops.nms_padded(boxes, scores, threshold)
 
 
-def labelled(boxes, scores, labels, threshold):
+def nms_padded_by_label(boxes, scores, labels, threshold):
     return detops.nms_padded(boxes, scores, threshold, idxs=labels)
 
 
 CASES = [
-    Suppression("nms_padded", plain, padded(greedy(overlaps)), ALIGNED, kept=kept),
+    Suppression("nms_padded", nms_padded, padded(greedy(overlaps)), ALIGNED, kept=kept),
     Suppression(
         "nms_padded, labels",
-        labelled,
+        nms_padded_by_label,
         padded(greedy(overlaps, labelled=True)),
         ALIGNED,
         kept=kept,
-        separates=True,
+        separates_labels=True,
     ),
 ]

@@ -2,9 +2,9 @@ import math
 
 import reference_polygons
 import torch
-from cases_nms import in_a_grid
-from nms_inputs import CLIPPED_THRESHOLDS, clipped, kinds_of
-from suppression import Boxes, Suppression, calling, greedy
+from cases_nms import disjoint_boxes
+from nms_inputs import CLIPPED_THRESHOLDS, box_kinds, clipped
+from suppression import Boxes, Suppression, call_op, greedy
 
 
 def corners(boxes):
@@ -15,13 +15,13 @@ def corners(boxes):
 QUADS = Boxes(
     argument="boxes",
     shape="[N, 8]",
-    kinds=kinds_of(
+    kinds=box_kinds(
         reference_polygons.random_quads,
         ("convex", "concave", "any"),
         (math.nan, math.inf, -math.inf),
     ),
-    apart=lambda count: corners(in_a_grid(count)),
-    third=corners(torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1]])),
+    disjoint=lambda count: corners(disjoint_boxes(count)),
+    pair_with_iou_third=corners(torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1]])),
     malformed=torch.tensor(
         [
             [math.nan, 0, 9, 0, 9, 9, 0, 9],
@@ -38,7 +38,7 @@ QUADS = Boxes(
 CASES = [
     Suppression(
         "nms_quadri",
-        calling("nms_quadri"),
+        call_op("nms_quadri"),
         greedy(clipped(reference_polygons.box_iou_quadri)),
         QUADS,
         exceptions={"test_any_floats_match_the_oracle": "clipping in float64 overflows"},

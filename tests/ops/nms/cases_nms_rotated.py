@@ -3,27 +3,27 @@ from functools import partial
 
 import reference_rotated
 import torch
-from cases_nms import LIMITS, in_a_grid
-from nms_inputs import CLIPPED_THRESHOLDS, clipped, kinds_of
+from cases_nms import LIMITS, disjoint_boxes
+from nms_inputs import CLIPPED_THRESHOLDS, box_kinds, clipped
 from reference_rotated import KINDS
-from suppression import Boxes, Suppression, calling, greedy
+from suppression import Boxes, Suppression, call_op, greedy
 
 
-def turned_in_a_grid(count):
-    low = in_a_grid(count)[:, :2]
+def disjoint_rotated_boxes(count):
+    low = disjoint_boxes(count)[:, :2]
     return torch.cat([low + 0.5, torch.tensor([[1.0, 1, 30]]).expand(count, 3)], 1)
 
 
 ROTATED = Boxes(
     argument="boxes",
     shape="[N, 5]",
-    kinds=kinds_of(
+    kinds=box_kinds(
         partial(reference_rotated.random_boxes, dtype=torch.float64),
         (*KINDS, "one centre"),
         (math.nan, math.inf, -math.inf, 0.0, -1.0),
     ),
-    apart=turned_in_a_grid,
-    third=torch.tensor([[0.0, 0, 2, 1, 0], [1, 0, 2, 1, 0]]),
+    disjoint=disjoint_rotated_boxes,
+    pair_with_iou_third=torch.tensor([[0.0, 0, 2, 1, 0], [1, 0, 2, 1, 0]]),
     malformed=torch.tensor(
         [
             [math.nan, 0, 9, 9, 0],
@@ -45,7 +45,7 @@ EXCEPTIONS = {
 CASES = [
     Suppression(
         "nms_rotated",
-        calling("nms_rotated"),
+        call_op("nms_rotated"),
         greedy(overlaps),
         ROTATED,
         limits=LIMITS,
@@ -53,10 +53,10 @@ CASES = [
     ),
     Suppression(
         "batched_nms_rotated",
-        calling("batched_nms_rotated", labelled=True),
+        call_op("batched_nms_rotated", labelled=True),
         greedy(overlaps, labelled=True),
         ROTATED,
-        separates=True,
+        separates_labels=True,
         limits=LIMITS,
         exceptions=EXCEPTIONS,
     ),

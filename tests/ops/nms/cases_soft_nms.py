@@ -37,11 +37,11 @@ CASES = [
         f"soft_nms, {method}",
         *soft_nms(method),
         BOXES,
-        options=tuple({"min_score": least} for least in (1e-3, 0.0, 0.5, -math.inf)),
+        options=tuple({"min_score": min_score} for min_score in (1e-3, 0.0, 0.5, -math.inf)),
         rescores=True,
-        least=1e-3,
+        min_score=1e-3,
         limits=("max_output",),
-        many=MANY,
+        parallel_count=MANY,
     )
     for method in ("linear", "naive")
 ]
@@ -52,11 +52,11 @@ CASES.append(
         dataclasses.replace(BOXES, thresholds=(0.3,)),
         options=tuple({"sigma": sigma} for sigma in (0.5, 0.01, 3.0, 1e-30, 1e30)),
         rescores=True,
-        least=1e-3,
+        min_score=1e-3,
         # The exponential function differs from that of NumPy in the last bits.
         tolerance={torch.float32: 1e-5, torch.float64: 1e-12},
         limits=("max_output",),
-        many=MANY,
+        parallel_count=MANY,
         exceptions={
             "test_only_overlap_above_the_threshold_suppresses": "every overlap lowers a score"
         },

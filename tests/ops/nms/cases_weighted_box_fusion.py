@@ -26,14 +26,14 @@ def by_model(boxes, scores, labels):
 
 
 def fuse(boxes, scores, labels, threshold, **options):
-    given = by_model(boxes, scores, labels)
-    return detops.weighted_box_fusion(*given, iou_threshold=threshold, **options)
+    inputs = by_model(boxes, scores, labels)
+    return detops.weighted_box_fusion(*inputs, iou_threshold=threshold, **options)
 
 
 def oracle(boxes, scores, labels, threshold, **options):
-    given = by_model(boxes, scores, labels)
+    inputs = by_model(boxes, scores, labels)
     found = reference_weighted_box_fusion.weighted_box_fusion(
-        *given, iou_threshold=threshold, **options
+        *inputs, iou_threshold=threshold, **options
     )
     return found[0].to(boxes.dtype), found[1].to(scores.dtype), found[2]
 
@@ -52,14 +52,14 @@ CASES = [
         ),
         kept=lambda boxes, scores, labels: scores,
         tolerance={torch.float32: 1e-6, torch.float64: 1e-12},
-        separates=True,
+        separates_labels=True,
         exceptions={
             "test_first_of_equal_scores_is_kept": FUSED,
             "test_kept_boxes_are_ordered_by_score_with_nan_first": FUSED,
-            "test_malformed_boxes_neither_suppress_nor_fall": "it drops malformed boxes",
-            "test_any_floats_keep_boxes_once_in_order": FUSED,
+            "test_malformed_boxes_neither_suppress_nor_are_suppressed": "it drops malformed boxes",
+            "test_any_floats_keep_each_box_at_most_once_in_order": FUSED,
             "test_boxes_of_different_labels_do_not_suppress_each_other": FUSED,
-            "test_half_is_computed_in_float32": "it computes in float64",
+            "test_half_precision_is_computed_in_float32": "it computes in float64",
             "test_autocast_computes_in_float32": "it computes in float64",
             "test_malformed_tensors_raise": "its arguments are lists",
         },

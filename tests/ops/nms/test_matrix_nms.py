@@ -39,7 +39,7 @@ def test_only_first_of_equal_boxes_decays_others(device):
 
 
 @pytest.mark.parametrize("method", ["gaussian", "linear"])
-def test_box_with_nan_score_lowers_no_score(method, device):
+def test_box_with_nan_score_decays_no_scores(method, device):
     boxes = torch.tensor([[0.0, 0, 2, 1], [5, 5, 7, 6], [-10, -10, 20, 20]], device=device)
     scores = torch.tensor([0.9, 0.8, math.nan], device=device)
     keep, kept = detops.matrix_nms(boxes, scores, method=method)

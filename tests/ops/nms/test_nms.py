@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import reference
 import torch
-from nms_inputs import CROWDS, LOW, SPARSE, THRESHOLDS, crowd_case, odd_case, sparse_case
+from nms_inputs import (
+    DENSE_KINDS,
+    LOW_THRESHOLDS,
+    SPARSE_KINDS,
+    THRESHOLDS,
+    dense_case,
+    mixed_case,
+    sparse_case,
+)
 from torchvision.ops import nms as torchvision_nms
 
 import detops
@@ -19,7 +27,7 @@ from detops.bench.case import clustered
 def test_nms_matches_torchvision_on_random_cases(isa, dtype, two_threads, rounds):
     rng = np.random.default_rng(rounds)
     for _ in range(rounds):
-        boxes, scores = odd_case(rng, int(rng.integers(0, 200)), dtype)
+        boxes, scores = mixed_case(rng, int(rng.integers(0, 200)), dtype)
         threshold = float(rng.choice(THRESHOLDS))
         expected = torchvision_nms(boxes, scores, threshold)
         for keep in two_threads(lambda: detops.nms(boxes, scores, threshold)):  # noqa: B023
@@ -27,10 +35,10 @@ def test_nms_matches_torchvision_on_random_cases(isa, dtype, two_threads, rounds
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", [*SPARSE, "broken"])
+@pytest.mark.parametrize("kind", [*SPARSE_KINDS, "broken"])
 def test_nms_matches_torchvision_on_many_boxes(isa, device, dtype, kind):
     rng = np.random.default_rng(1)
-    for threshold in [*LOW, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
+    for threshold in [*LOW_THRESHOLDS, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
         boxes, scores = (t.to(dtype) for t in sparse_case(rng, kind, 1500))
         expected = torchvision_nms(boxes, scores, threshold)
         keep = detops.nms(boxes.to(device), scores.to(device), threshold)
@@ -38,21 +46,21 @@ def test_nms_matches_torchvision_on_many_boxes(isa, device, dtype, kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", [*CROWDS, "identical", "one huge box", "far apart in size"])
+@pytest.mark.parametrize("kind", [*DENSE_KINDS, "identical", "one huge box", "far apart in size"])
 def test_nms_matches_torchvision_at_low_thresholds(isa, device, dtype, kind):
     rng = np.random.default_rng(8)
-    for threshold in LOW:
-        boxes, scores = (t.to(dtype) for t in crowd_case(rng, kind, 1500))
+    for threshold in LOW_THRESHOLDS:
+        boxes, scores = (t.to(dtype) for t in dense_case(rng, kind, 1500))
         expected = torchvision_nms(boxes, scores, threshold)
         keep = detops.nms(boxes.to(device), scores.to(device), threshold)
         assert torch.equal(keep.cpu(), expected), threshold
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*CROWDS, "far apart in size"])
+@pytest.mark.parametrize("kind", [*DENSE_KINDS, "far apart in size"])
 def test_batched_nms_matches_class_loop_at_low_thresholds(two_threads, kind):
     rng = np.random.default_rng(10)
-    boxes, scores = crowd_case(rng, kind, 40000)
+    boxes, scores = dense_case(rng, kind, 40000)
     boxes, idxs = boxes.float(), torch.from_numpy(rng.integers(0, 3, 40000))
     for threshold in (0.0, 1e-40, 0.01):
         one, two = two_threads(lambda: detops.nms(boxes, scores, threshold))  # noqa: B023
@@ -71,12 +79,12 @@ def pair(device, side1, side2):
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 def test_nms_rounds_subnormal_iou_to_nearest_even(isa, device, zero):
     """A subnormal IoU rounds to a multiple of the smallest number; a tie rounds to an even one."""
-    least = 2.0**-149
+    smallest = 2.0**-149
     for halves, rounded in ((1, 0), (3, 2), (5, 2), (7, 4)):
         boxes, scores = pair(device, (2.0**60, 2.0**15), (halves * 2.0**-40, 2.0**-35))
-        for times in range(6):
-            keep = detops.nms(boxes, scores, times * least if times else zero)
-            assert keep.tolist() == ([0] if rounded > times else [0, 1]), (halves, times)
+        for multiple in range(6):
+            keep = detops.nms(boxes, scores, multiple * smallest if multiple else zero)
+            assert keep.tolist() == ([0] if rounded > multiple else [0, 1]), (halves, multiple)
     # The product of the area and the threshold is subnormal.
     boxes, scores = pair(device, (2.0**-25, 2.0**-25), (2.0**-75, 2.0**-74))
     assert detops.nms(boxes, scores, 1e-30).tolist() == [0]
@@ -95,13 +103,13 @@ def test_nms_resolves_long_suppression_chains(device, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*SPARSE, "broken", "one spot"])
+@pytest.mark.parametrize("kind", [*SPARSE_KINDS, "broken", "one spot"])
 def test_threads_that_split_one_class_match_single_thread(isa, two_threads, kind):
     """Uses enough boxes that each thread processes a strip of the image."""
     rng = np.random.default_rng(4)
     for threshold in [0.0, 0.01, 0.05, 0.3, 0.5, 0.7]:
         if kind == "one spot":
-            boxes, scores = odd_case(rng, 40000)
+            boxes, scores = mixed_case(rng, 40000)
         else:
             boxes, scores = sparse_case(rng, kind, 40000)
         one, two = two_threads(lambda: detops.nms(boxes.float(), scores, threshold))  # noqa: B023
@@ -148,7 +156,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     assert int(run.stdout) < 200, f"{run.stdout} MiB"
 
 
-def labels_of(rng, count):
+def random_labels(rng, count):
     kind = rng.integers(4)
     if kind == 0:
         return torch.from_numpy(rng.integers(0, 5, count))
@@ -165,12 +173,12 @@ def test_batched_nms_matches_loop_over_classes(isa, device, two_threads, rounds)
     rng = np.random.default_rng(rounds)
     for i in range(rounds):
         # From a few thousand boxes on, the threads split the classes.
-        boxes, scores = odd_case(rng, 12_000 if i == 0 else int(rng.integers(0, 400)))
-        labels = labels_of(rng, len(boxes))
+        boxes, scores = mixed_case(rng, 12_000 if i == 0 else int(rng.integers(0, 400)))
+        labels = random_labels(rng, len(boxes))
         threshold = float(rng.choice(THRESHOLDS))
         expected = reference.batched_nms(boxes, scores, labels, threshold, torchvision_nms)
-        moved = [t.to(device) for t in (boxes, scores, labels)]
-        for keep in two_threads(lambda: detops.batched_nms(*moved, threshold)):  # noqa: B023
+        on_device = [t.to(device) for t in (boxes, scores, labels)]
+        for keep in two_threads(lambda: detops.batched_nms(*on_device, threshold)):  # noqa: B023
             assert torch.equal(keep.cpu(), expected)
 
 

@@ -1,23 +1,23 @@
 import numpy as np
 import pytest
 import torch
-from nms_inputs import odd_case
+from nms_inputs import mixed_case
 
 import detops
 
 
 def padded(indices, size):
-    whole = torch.full((max(size, len(indices)),), -1, dtype=torch.int64)
-    whole[: len(indices)] = indices
-    return whole[:size]
+    padded_indices = torch.full((max(size, len(indices)),), -1, dtype=torch.int64)
+    padded_indices[: len(indices)] = indices
+    return padded_indices[:size]
 
 
 @pytest.mark.parametrize("with_labels", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_nms_padded_is_nms_with_padding(device, with_labels, dtype):
+def test_nms_padded_equals_nms_with_padding(device, with_labels, dtype):
     rng = np.random.default_rng(0)
     for count in (0, 1, 40, 300, 700, 1500):
-        boxes, scores = odd_case(rng, count, dtype)
+        boxes, scores = mixed_case(rng, count, dtype)
         labels = torch.from_numpy(rng.integers(0, 3, count))
         if with_labels:
             expected = detops.batched_nms(boxes, scores, labels, 0.5)
@@ -25,7 +25,7 @@ def test_nms_padded_is_nms_with_padding(device, with_labels, dtype):
             expected = detops.nms(boxes, scores, 0.5)
         kept = len(expected)
         for limit in (None, 0, 1, kept // 2, max(0, kept - 1), kept, kept + 1, count, count + 300):
-            keep, number = detops.nms_padded(
+            keep, valid_count = detops.nms_padded(
                 boxes.to(device),
                 scores.to(device),
                 0.5,
@@ -34,8 +34,12 @@ def test_nms_padded_is_nms_with_padding(device, with_labels, dtype):
             )
             size = count if limit is None else limit
             assert torch.equal(keep.cpu(), padded(expected, size))
-            assert number.shape == () and number.dtype == torch.int64 and number == min(kept, size)
-            assert keep.device.type == number.device.type == device
+            assert (
+                valid_count.shape == ()
+                and valid_count.dtype == torch.int64
+                and valid_count == min(kept, size)
+            )
+            assert keep.device.type == valid_count.device.type == device
 
 
 def test_nms_padded_rejects_bad_size_and_labels():
@@ -55,6 +59,6 @@ def test_compiled_nms_padded_matches_eager():
 
     compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
     for count in (3, 30):
-        boxes, scores = odd_case(np.random.default_rng(count), count)
+        boxes, scores = mixed_case(np.random.default_rng(count), count)
         boxes = boxes.nan_to_num()
         assert torch.equal(compiled(boxes, scores), call(boxes, scores))

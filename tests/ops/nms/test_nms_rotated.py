@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import nms_of_overlaps
+from reference import nms_from_overlaps
 from reference_rotated import KINDS, random_boxes
 
 import detops
@@ -52,7 +52,7 @@ def test_nms_rotated_compares_the_iou_of_box_iou_rotated(kind, dtype, seeds, isa
         boxes, scores = case(seed, 3 + 20 * seed, kind, dtype)
         ious = documented_iou(boxes)
         for threshold in THRESHOLDS:
-            expected = nms_of_overlaps(scores, ious, threshold)
+            expected = nms_from_overlaps(scores, ious, threshold)
             for keep in two_threads(lambda: detops.nms_rotated(boxes, scores, threshold)):  # noqa: B023
                 assert torch.equal(keep, expected), (seed, threshold)
 
@@ -67,7 +67,7 @@ def test_nms_rotated_compares_the_iou_of_box_iou_rotated_for_any_floats(rows, th
     table = torch.tensor(rows, dtype=torch.float32).reshape(-1, 6)
     boxes, scores = table[:, :5], table[:, 5]
     keep = detops.nms_rotated(boxes, scores, threshold)
-    assert torch.equal(keep, nms_of_overlaps(scores, documented_iou(boxes), threshold))
+    assert torch.equal(keep, nms_from_overlaps(scores, documented_iou(boxes), threshold))
 
 
 def test_nms_rotated_of_many_boxes_matches_reference(device):
@@ -77,15 +77,15 @@ def test_nms_rotated_of_many_boxes_matches_reference(device):
             boxes, scores = case(seed, 600, kind)
             labels = torch.randint(-2, 3, (600,))
             ious = documented_iou(boxes)
-            of_class = torch.where(labels[:, None] == labels, ious, math.nan)
+            class_ious = torch.where(labels[:, None] == labels, ious, math.nan)
             args = [t.to(device) for t in (boxes, scores, labels)]
             keep = detops.nms_rotated(*args[:2], threshold)
-            assert torch.equal(keep.cpu(), nms_of_overlaps(scores, ious, threshold))
+            assert torch.equal(keep.cpu(), nms_from_overlaps(scores, ious, threshold))
             keep = detops.batched_nms_rotated(*args, threshold)
-            assert torch.equal(keep.cpu(), nms_of_overlaps(scores, of_class, threshold))
+            assert torch.equal(keep.cpu(), nms_from_overlaps(scores, class_ious, threshold))
 
 
-def test_nms_rotated_respects_angles(device):
+def test_nms_rotated_keeps_crossing_boxes_of_different_angles(device):
     """Crossed bars hardly overlap, although their axis-aligned bounding boxes are equal."""
     bars = torch.tensor([[50.0, 50, 100, 4, 45], [50, 50, 100, 4, -45]], device=device)
     scores = torch.tensor([1.0, 0.5], device=device)

@@ -26,9 +26,9 @@ def test_soft_nms_matches_hand_computed_scores(device):
     keep, kept = result(0.4)
     assert keep == [0, 1, 2] and [0.9, 0.6, 0.5] == kept
     keep, kept = result(0.3, 0.5, 1e-3, "gaussian")
-    weight, twin = math.exp(-(third**2) / 0.5), math.exp(-2)
+    weight, gaussian = math.exp(-(third**2) / 0.5), math.exp(-2)
     assert keep == [0, 2, 1, 3] if 0.6 * weight < 0.5 else keep == [0, 1, 2, 3]
-    assert sorted([0.9, 0.5, 0.6 * weight, 0.3 * weight * twin], reverse=True) == kept
+    assert sorted([0.9, 0.5, 0.6 * weight, 0.3 * weight * gaussian], reverse=True) == kept
     keep, kept = result(0.3, 0.5, 0.6)
     assert keep == [0] and [0.9] == kept
 
@@ -63,22 +63,22 @@ def test_soft_nms_rejects_bad_options(options, message):
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("method", ["naive", "linear", "gaussian"])
 @pytest.mark.parametrize(
-    "odd", ["points", "inverted", "infinite", "NaN first", "NaN last", "all NaN"]
+    "malformed", ["points", "inverted", "infinite", "NaN first", "NaN last", "all NaN"]
 )
-def test_mmcv_soft_nms_keeps_nan_scores(odd, method, ties):
+def test_mmcv_soft_nms_keeps_nan_scores(malformed, method, ties):
     """Comparisons with NaN are false: a NaN score is neither below the minimum nor exceeded."""
     torch.manual_seed(0)
     boxes, scores = reference.random_boxes(12), torch.rand(12)
     if ties:
         scores = (scores * 3).round() / 3
-    if odd == "points":
+    if malformed == "points":
         boxes[3:6] = 5.0
-    elif odd == "inverted":
+    elif malformed == "inverted":
         boxes[4] = boxes[4, [2, 1, 0, 3]]
-    elif odd == "infinite":
+    elif malformed == "infinite":
         boxes[[2, 7], 2:] = torch.inf
     else:
-        scores[{"NaN first": 0, "NaN last": 11, "all NaN": slice(None)}[odd]] = torch.nan
+        scores[{"NaN first": 0, "NaN last": 11, "all NaN": slice(None)}[malformed]] = torch.nan
     dets = boxes.new_zeros(12, 5)
     number = ("naive", "linear", "gaussian").index(method)
     keep = softnms(boxes, scores, dets, 0.3, 0.5, 0.05, number, 0)

@@ -23,10 +23,10 @@ def detections(models=3, count=40, labels=3, seed=0, dtype=torch.float64, device
         boxes = objects[of] + 2 * torch.randn(count, 4, generator=generator)
         scores = torch.rand(count, generator=generator)
         found.append((boxes.to(device, dtype), scores.to(device, dtype), (of % labels).to(device)))
-    return [list(parts) for parts in zip(*found, strict=True)]
+    return [list(tensors) for tensors in zip(*found, strict=True)]
 
 
-def close(found, expected, tolerance=1e-12):
+def assert_close(found, expected, tolerance=1e-12):
     boxes, scores, labels = (t.cpu() for t in found)
     torch.testing.assert_close(scores.double(), expected[1], rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(boxes.double(), expected[0], rtol=tolerance, atol=tolerance)
@@ -36,7 +36,7 @@ def close(found, expected, tolerance=1e-12):
 @pytest.mark.parametrize("conf_type", TYPES)
 @pytest.mark.parametrize("models", [1, 2, 5])
 def test_fusion_of_any_number_of_models_matches_reference(device, conf_type, models):
-    given = detections(models, device=device)
+    inputs = detections(models, device=device)
     weights = [1.0, 2.5, 0.5, 3.0, 1.5][:models]
     for options in (
         {},
@@ -46,9 +46,9 @@ def test_fusion_of_any_number_of_models_matches_reference(device, conf_type, mod
         dict(weights=weights, iou_threshold=0.9, allows_overflow=True),
         dict(iou_threshold=1.0),
     ):
-        expected = reference(*given, conf_type=conf_type, **options)
+        expected = reference(*inputs, conf_type=conf_type, **options)
         assert len(expected[1]) > 0
-        close(detops.weighted_box_fusion(*given, conf_type=conf_type, **options), expected)
+        assert_close(detops.weighted_box_fusion(*inputs, conf_type=conf_type, **options), expected)
 
 
 def test_fusion_matches_hand_computed_boxes(device):
@@ -64,32 +64,32 @@ def test_fusion_matches_hand_computed_boxes(device):
     assert weighted[1].tolist() == pytest.approx([0.75, 0.5, 0.5 / 3])
 
 
-def test_fused_box_moves_as_boxes_join(device):
+def test_fused_box_moves_as_boxes_are_added(device):
     """The third box overlaps the fusion of the first two enough, but neither of them alone."""
     boxes = [torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([[4.0, 0, 14, 10]])]
     boxes.append(torch.tensor([[1.9, 0, 12, 10.2]]))
     scores = [torch.tensor([s]) for s in (0.9, 0.8, 0.1)]
     labels = [torch.zeros(1, dtype=torch.int64)] * 3
-    given = [[t.to(device) for t in parts] for parts in (boxes, scores, labels)]
-    close(
-        detops.weighted_box_fusion(*given, iou_threshold=0.42),
-        reference(*given, iou_threshold=0.42),
+    inputs = [[t.to(device) for t in tensors] for tensors in (boxes, scores, labels)]
+    assert_close(
+        detops.weighted_box_fusion(*inputs, iou_threshold=0.42),
+        reference(*inputs, iou_threshold=0.42),
         1e-6,
     )
-    assert len(detops.weighted_box_fusion(*given, iou_threshold=0.42)[1]) == 1
+    assert len(detops.weighted_box_fusion(*inputs, iou_threshold=0.42)[1]) == 1
 
 
 def test_fusion_resolves_ties_in_input_order(isa, device):
     """Equal scores follow input order; equal overlaps join the first box."""
     box = [[0.0, 0, 10, 10], [8, 0, 18, 10], [4, 0, 14, 10], [0, 0, 10, 10]]
-    given = [
+    inputs = [
         [torch.tensor(box, device=device, dtype=torch.double)] * 2,
         [torch.full((4,), 0.5, device=device, dtype=torch.double)] * 2,
         [torch.tensor([2, 2, 2, 1], device=device)] * 2,
     ]
     for threshold in (0.1, 0.4, 0.5):
-        found = detops.weighted_box_fusion(*given, iou_threshold=threshold)
-        close(found, reference(*given, iou_threshold=threshold))
+        found = detops.weighted_box_fusion(*inputs, iou_threshold=threshold)
+        assert_close(found, reference(*inputs, iou_threshold=threshold))
 
 
 def test_fusion_ignores_malformed_boxes_and_scores(isa, device):
@@ -104,17 +104,17 @@ def test_fusion_ignores_malformed_boxes_and_scores(isa, device):
     ]
     box += [[0.0, 0, 10, 10]] * 6 + [[-1e200, -1e200, 1e200, 1e200]]
     score = [0.5] * 6 + [nan, inf, 0, -1, -inf, 0.1, 0.5]
-    given = [
+    inputs = [
         [torch.tensor(box, dtype=torch.double, device=device)],
         [torch.tensor(score, dtype=torch.double, device=device)],
         [torch.zeros(13, dtype=torch.int64, device=device)],
     ]
-    boxes, scores, labels = detops.weighted_box_fusion(*given, skip_box_threshold=0.2)
+    boxes, scores, labels = detops.weighted_box_fusion(*inputs, skip_box_threshold=0.2)
     assert (
         boxes.tolist() == [[0, 0, 10, 10]] and scores.tolist() == [0.5] and labels.tolist() == [0]
     )
-    none = detops.weighted_box_fusion(*given, skip_box_threshold=2.0)
-    assert [t.shape for t in none] == [(0, 4), (0,), (0,)]
+    empty = detops.weighted_box_fusion(*inputs, skip_box_threshold=2.0)
+    assert [t.shape for t in empty] == [(0, 4), (0,), (0,)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -134,14 +134,14 @@ def test_fusion_computes_in_float64_and_keeps_dtypes(device, dtype, integer):
 
 
 def test_model_index_out_of_range_raises_or_is_ignored(device, values_are_checked):
-    boxes, scores, labels = (torch.cat(parts) for parts in detections(2, device=device))
+    boxes, scores, labels = (torch.cat(tensors) for tensors in detections(2, device=device))
     models = torch.arange(80, device=device) // 40
     op, options = torch.ops.detops.weighted_box_fusion, ([1.0, 1.0], 0.5, 0.0, "avg", False)
-    for wrong in (-1, 2, 2**63 - 1, -(2**63)):
-        models[5] = wrong
+    for invalid in (-1, 2, 2**63 - 1, -(2**63)):
+        models[5] = invalid
         if values_are_checked:
             with pytest.raises(
-                RuntimeError, match=rf"models must be 0 to 1, got {wrong} at index 5"
+                RuntimeError, match=rf"models must be 0 to 1, got {invalid} at index 5"
             ):
                 op(boxes, scores, labels, models, *options)
         else:

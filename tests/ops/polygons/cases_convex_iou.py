@@ -10,7 +10,7 @@ import detops
 CLOSE = {torch.float32: (1e-6, 1e-6), torch.float64: (1e-11, 1e-11)}
 
 
-def of_pair(oracle):
+def for_pair(oracle):
     return lambda a, b: oracle(a[None], b[None]).item()
 
 
@@ -19,7 +19,7 @@ CASES = [
         "convex_iou",
         "convex_iou",
         detops.convex_iou,
-        of_pair(convex_iou),
+        for_pair(convex_iou),
         POINT_SETS,
         CLOSE,
         symmetric=None,
@@ -30,15 +30,15 @@ CASES = [
         "convex_giou",
         "convex_giou",
         detops.convex_giou,
-        of_pair(convex_giou),
+        for_pair(convex_giou),
         POINT_SETS,
         CLOSE,
         aligned=True,
         symmetric=None,
         same_bits=True,
-        flat=None,
-        nonfinite=torch.nan,
+        degenerate_value=None,
+        nonfinite_value=torch.nan,
         differentiable=(0,),
-        exceptions={"aligned_arguments_may_have_more_dimensions": "its arguments are matrices"},
+        exceptions={"aligned_arguments_accept_leading_dimensions": "its arguments are matrices"},
     ),
 ]

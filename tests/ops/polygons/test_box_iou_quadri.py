@@ -5,7 +5,7 @@ import math
 import pytest
 import reference_polygons as reference
 import torch
-from reference import nms_of_overlaps
+from reference import nms_from_overlaps
 
 import detops
 from detops.bench.polygons import plain_nms_quadri, plain_quad_iou
@@ -23,9 +23,11 @@ def test_benchmark_baselines_match_quadri_ops():
     boxes = quads(60)
     boxes[::2] = boxes[::2].view(-1, 4, 2).flip(1).flatten(1)  # counter-clockwise
     corners = boxes.view(-1, 4, 2)
-    off = ~torch.eye(60, dtype=torch.bool)  # the plain version skips sides that coincide
+    off_diagonal = ~torch.eye(60, dtype=torch.bool)  # the plain version skips sides that coincide
     plain = plain_quad_iou(corners[:, None], corners)
-    torch.testing.assert_close(detops.box_iou_quadri(boxes, boxes)[off], plain[off])
+    torch.testing.assert_close(
+        detops.box_iou_quadri(boxes, boxes)[off_diagonal], plain[off_diagonal]
+    )
     scores = torch.rand(60, generator=torch.Generator().manual_seed(1))
     for threshold in (0.1, 0.5):
         keep = detops.nms_quadri(boxes, scores, threshold)
@@ -52,18 +54,18 @@ def test_box_iou_quadri_matches_known_values(device):
     for turn in range(4):
         rolled = dart[2 * turn :] + dart[: 2 * turn]
         backward = [x for i in (3, 2, 1, 0) for x in rolled[2 * i : 2 * i + 2]]
-        for given in (rolled, backward):
-            assert iou(SQUARE, given) == pytest.approx(0.25)
-            assert iou(given, SQUARE, mode="iof") == pytest.approx(1)
-            assert iou(SQUARE, given, mode="iof") == pytest.approx(0.25)
-            assert iou(given, dart) == pytest.approx(1)
-            assert iou(given, [2.0, 2, 4, 2, 4, 4, 2, 4]) == 0  # in the notch of the dart
+        for square in (rolled, backward):
+            assert iou(SQUARE, square) == pytest.approx(0.25)
+            assert iou(square, SQUARE, mode="iof") == pytest.approx(1)
+            assert iou(SQUARE, square, mode="iof") == pytest.approx(0.25)
+            assert iou(square, dart) == pytest.approx(1)
+            assert iou(square, [2.0, 2, 4, 2, 4, 4, 2, 4]) == 0  # in the notch of the dart
     assert iou(SQUARE, SQUARE) == 1
     assert iou(SQUARE, [4.0, 0, 8, 0, 8, 4, 4, 4]) == 0
     assert iou(SQUARE, [2.0, 0, 6, 0, 6, 4, 2, 4]) == pytest.approx(1 / 3)
-    far = [x + (1e6 if i % 2 else -1e6) for i, x in enumerate(SQUARE)]
-    moved = [x + (2 if i % 2 == 0 else 0) for i, x in enumerate(far)]
-    assert iou(far, moved) == pytest.approx(1 / 3, abs=1e-12)
+    distant = [x + (1e6 if i % 2 else -1e6) for i, x in enumerate(SQUARE)]
+    shifted = [x + (2 if i % 2 == 0 else 0) for i, x in enumerate(distant)]
+    assert iou(distant, shifted) == pytest.approx(1 / 3, abs=1e-12)
     # A triangle: its fourth corner repeats another.
     assert iou(SQUARE, [0.0, 0, 4, 0, 4, 4, 4, 4]) == pytest.approx(0.5)
 
@@ -89,7 +91,7 @@ def test_nms_quadri_compares_the_iou_of_box_iou_quadri(kind, dtype, seeds, devic
         ious[:, broken] = math.nan
         for threshold in THRESHOLDS:
             keep = detops.nms_quadri(boxes, scores.to(device), threshold)
-            assert torch.equal(keep.cpu(), nms_of_overlaps(scores, ious, threshold)), threshold
+            assert torch.equal(keep.cpu(), nms_from_overlaps(scores, ious, threshold)), threshold
 
 
 def test_nms_quadri_matches_reference_on_many_boxes(device):
@@ -98,7 +100,7 @@ def test_nms_quadri_matches_reference_on_many_boxes(device):
     scores = torch.rand(700, generator=torch.Generator().manual_seed(1))
     ious = detops.box_iou_quadri(boxes, boxes).cpu()
     keep = detops.nms_quadri(boxes, scores.to(device), 0.2)
-    assert torch.equal(keep.cpu(), nms_of_overlaps(scores, ious, 0.2))
+    assert torch.equal(keep.cpu(), nms_from_overlaps(scores, ious, 0.2))
 
 
 def test_any_number_of_threads_selects_the_same_boxes(two_threads):

@@ -41,17 +41,19 @@ def test_convex_iou_and_giou_match_known_values(device):
         rolled = dart.view(1, 4, 2).roll(turn, 1).reshape(1, 8)
         assert detops.convex_iou(nine, rolled).item() == pytest.approx(0.25)
     # Next to each other: the hull of both is 12 x 4, and a third of it is empty.
-    (beside,) = tensors([8.0, 0, 12, 0, 12, 4, 8, 4])
-    assert detops.convex_giou(nine, beside).item() == pytest.approx(-1 / 3)
-    far = torch.tensor([1e6, -1e6] * 9, dtype=torch.float64, device=device)
+    (adjacent,) = tensors([8.0, 0, 12, 0, 12, 4, 8, 4])
+    assert detops.convex_giou(nine, adjacent).item() == pytest.approx(-1 / 3)
+    distant = torch.tensor([1e6, -1e6] * 9, dtype=torch.float64, device=device)
     (third,) = tensors([2.0, 0, 6, 0, 6, 4, 2, 4])
-    assert detops.convex_iou(nine + far, third + far[:8]).item() == pytest.approx(1 / 3, abs=1e-12)
+    assert detops.convex_iou(nine + distant, third + distant[:8]).item() == pytest.approx(
+        1 / 3, abs=1e-12
+    )
 
 
 def test_only_hull_points_receive_gradient(device):
     points = torch.tensor([NINE], dtype=torch.float64, device=device).requires_grad_()
-    around = torch.tensor([[-1.0, -1, 9, -1, 9, 9, -1, 9]], dtype=torch.float64, device=device)
-    (gradient,) = torch.autograd.grad(detops.convex_giou(points, around).sum(), points)
+    enclosing = torch.tensor([[-1.0, -1, 9, -1, 9, 9, -1, 9]], dtype=torch.float64, device=device)
+    (gradient,) = torch.autograd.grad(detops.convex_giou(points, enclosing).sum(), points)
     assert (gradient[0, :8] != 0).all() and (gradient[0, 8:] == 0).all()
     # The hull equals the quadrilateral: moving a corner inwards or outwards lowers the value.
     square = torch.tensor([SQUARE], dtype=torch.float64, device=device)
@@ -59,10 +61,10 @@ def test_only_hull_points_receive_gradient(device):
     outward = (gradient[0, :8].view(4, 2) * (square.view(4, 2) - 2)).sum(1)
     assert (outward.abs() <= 0.5).all()
     # The first of equal points receives the gradient.
-    twice = points.detach().clone()
-    twice[0, 8:] = twice[0, :10].clone()
-    twice.requires_grad_()
-    (gradient,) = torch.autograd.grad(detops.convex_giou(twice, around).sum(), twice)
+    doubled = points.detach().clone()
+    doubled[0, 8:] = doubled[0, :10].clone()
+    doubled.requires_grad_()
+    (gradient,) = torch.autograd.grad(detops.convex_giou(doubled, enclosing).sum(), doubled)
     assert (gradient[0, :8] != 0).all() and (gradient[0, 8:] == 0).all()
 
 

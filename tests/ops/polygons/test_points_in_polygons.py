@@ -9,30 +9,32 @@ from detops.bench.polygons import plain_points_in_polygons
 
 
 def expected(points, polygons):
-    corners = [reference.points_of(p) for p in polygons]
+    corners = [reference.to_points(p) for p in polygons]
     rows = [[reference.contains(c, p) for c in corners] for p in points.double().tolist()]
     return torch.tensor(rows, dtype=torch.bool).reshape(len(points), len(polygons))
 
 
-def inputs(count=70, polygons=19, kind="convex", dtype=torch.float32, device="cpu", whole=False):
+def inputs(
+    count=70, polygons=19, kind="convex", dtype=torch.float32, device="cpu", with_integers=False
+):
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(count, 2, generator=generator, dtype=torch.double) * 80 - 10
     quads = reference.random_quads(generator, polygons, kind)
-    if whole:
+    if with_integers:
         points, quads = (points / 5).round() * 5, (quads / 5).round() * 5
     return points.to(device, dtype), quads.to(device, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["convex", "concave", "any"])
-@pytest.mark.parametrize("whole", [False, True])
-def test_points_in_polygons_matches_reference(kind, whole, dtype, device, isa):
+@pytest.mark.parametrize("with_integers", [False, True])
+def test_points_in_polygons_matches_reference(kind, with_integers, dtype, device, isa):
     for count, polygons in ((1, 1), (70, 19), (9, 8), (33, 3)):
-        points, quads = inputs(count, polygons, kind, dtype, device, whole)
+        points, quads = inputs(count, polygons, kind, dtype, device, with_integers)
         found = detops.points_in_polygons(points, quads)
         assert found.dtype == torch.bool
         assert torch.equal(found.cpu(), expected(points.cpu(), quads.cpu()))
-    assert found.any() or whole
+    assert found.any() or with_integers
 
 
 def test_benchmark_baseline_matches_points_in_polygons():
@@ -43,12 +45,12 @@ def test_benchmark_baseline_matches_points_in_polygons():
 
 def test_points_on_the_border_are_outside(device):
     square = torch.tensor([[0.0, 0, 4, 0, 4, 4, 0, 4]], device=device)
-    on = [[0.0, 0], [4, 0], [4, 4], [0, 4], [2, 0], [4, 2], [2, 4], [0, 2]]
-    beside = [[-1.0, 0], [5, 0], [-1, 4], [5, 4], [2, -1], [2, 5], [-1, 2], [5, 2]]
-    within = [[2.0, 2], [1e-3, 1e-3], [3.999, 3.999]]
+    border_points = [[0.0, 0], [4, 0], [4, 4], [0, 4], [2, 0], [4, 2], [2, 4], [0, 2]]
+    outside_points = [[-1.0, 0], [5, 0], [-1, 4], [5, 4], [2, -1], [2, 5], [-1, 2], [5, 2]]
+    inside_points = [[2.0, 2], [1e-3, 1e-3], [3.999, 3.999]]
     for polygon in (square, square.view(1, 4, 2).flip(1).reshape(1, 8)):
         found = detops.points_in_polygons(
-            torch.tensor(on + beside + within, device=device), polygon
+            torch.tensor(border_points + outside_points + inside_points, device=device), polygon
         )
         assert found[:, 0].tolist() == [False] * 16 + [True] * 3
     # Points level with a corner: their ray to the right meets it once or twice.
@@ -66,9 +68,9 @@ def test_nonfinite_points_and_flat_polygons_are_outside(device):
     middle = torch.tensor([[2.0, 2]], device=device)
     for value in (math.nan, math.inf, -math.inf):
         for i in range(8):
-            odd = square.clone()
-            odd[0, i] = value
-            assert not detops.points_in_polygons(middle, odd).any()
+            nonfinite = square.clone()
+            nonfinite[0, i] = value
+            assert not detops.points_in_polygons(middle, nonfinite).any()
     empty = torch.tensor([[1.0, 1] * 4, [0, 0, 4, 4, 0, 0, 4, 4]], device=device)
     assert not detops.points_in_polygons(
         torch.tensor([[1.0, 1], [2, 2], [3, 1]]).to(device), empty

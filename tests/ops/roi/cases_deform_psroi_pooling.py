@@ -26,14 +26,14 @@ def oracle(input, boxes, offset=None, *, group_size, output_size, part_size, **o
 def make(classes, options, images, channels, count, size, generator):
     channels = -(-channels // max(classes, 1)) * max(classes, 1)
     planes = channels * options["group_size"] ** 2
-    made = upright(options, images, planes, count, size, generator)
+    tensors = upright(options, images, planes, count, size, generator)
     if classes:
         part = options["part_size"]
-        made["offset"] = torch.randn(count, 2 * classes, part, part, generator=generator)
-    return made
+        tensors["offset"] = torch.randn(count, 2 * classes, part, part, generator=generator)
+    return tensors
 
 
-def way(name, classes, group_size, part_size, sample_per_part):
+def variant(name, classes, group_size, part_size, sample_per_part):
     return Pooling(
         name=name,
         function=pool,
@@ -50,14 +50,14 @@ def way(name, classes, group_size, part_size, sample_per_part):
         make=partial(make, classes),
         gradients=("input", "offset") if classes else ("input",),
         second_derivatives=False,
-        sums_in_any_order=("pooled", "input", "offset"),
+        reordered_sums=("pooled", "input", "offset"),
         exceptions={"no channels": "output_channels must be at least 1"},
     )
 
 
 CASES = [
-    way("deform_psroi_pooling", 1, 1, 3, 4),
-    way("deform_psroi_pooling, classes", 2, 1, 2, 2),
-    way("deform_psroi_pooling, groups", 2, 3, 3, 3),
-    way("deform_psroi_pooling, no offsets", 0, 2, 3, 4),
+    variant("deform_psroi_pooling", 1, 1, 3, 4),
+    variant("deform_psroi_pooling, classes", 2, 1, 2, 2),
+    variant("deform_psroi_pooling, groups", 2, 3, 3, 3),
+    variant("deform_psroi_pooling, no offsets", 0, 2, 3, 4),
 ]

@@ -10,16 +10,16 @@ import detops
 
 
 def make(options, images, channels, count, size, generator):
-    made = upright(options, images, channels, count, size, generator)
+    tensors = upright(options, images, channels, count, size, generator)
     offset = torch.randn(count, 2, *options["output_size"], generator=generator)
-    return made | {"offset": offset}
+    return tensors | {"offset": offset}
 
 
 def without_offset(function):
     return lambda input, boxes, **options: function(input, boxes, None, **options)
 
 
-def way(name, sampling_ratio):
+def variant(name, sampling_ratio):
     return Pooling(
         name=name,
         function=detops.deform_roi_pool,
@@ -29,18 +29,18 @@ def way(name, sampling_ratio):
             output_size=(2, 3), spatial_scale=SCALE, sampling_ratio=sampling_ratio, gamma=0.4
         ),
         make=make,
-        most_samples=64,
+        max_sampling_ratio=64,
         gradients=("input", "offset"),
         second_derivatives=False,
     )
 
 
 CASES = [
-    way("deform_roi_pool", 3),
-    way("deform_roi_pool, one sample", 1),
-    way("deform_roi_pool, adaptive", 0),
+    variant("deform_roi_pool", 3),
+    variant("deform_roi_pool, one sample", 1),
+    variant("deform_roi_pool, adaptive", 0),
     replace(
-        way("deform_roi_pool, no offsets", 0),
+        variant("deform_roi_pool, no offsets", 0),
         function=without_offset(detops.deform_roi_pool),
         oracle=without_offset(reference.deform_roi_pool),
         make=upright,

@@ -13,21 +13,23 @@ def pool(input, boxes, *levels, **options):
 
 def oracle(input, boxes, *levels, spatial_scales, canonical_scale, canonical_level, **options):
     maps = [input, *levels]
-    chosen = reference.roi_levels(boxes[:, 1:], len(maps), canonical_scale, canonical_level, 1)
+    levels_of_rois = reference.roi_levels(
+        boxes[:, 1:], len(maps), canonical_scale, canonical_level, 1
+    )
     each = [
         reference.roi_align(maps[level], roi[None], spatial_scale=spatial_scales[level], **options)
-        for level, roi in zip(chosen.tolist(), boxes, strict=True)
+        for level, roi in zip(levels_of_rois.tolist(), boxes, strict=True)
     ]
     return torch.cat(each)
 
 
 def make(options, images, channels, count, size, generator):
-    made = upright(options, images, channels, count, size, generator)
+    tensors = upright(options, images, channels, count, size, generator)
     half = [max(side // 2, 1) for side in size]
-    return made | {"input1": torch.randn(images, channels, *half, generator=generator)}
+    return tensors | {"input1": torch.randn(images, channels, *half, generator=generator)}
 
 
-def way(name, sampling_ratio, aligned):
+def variant(name, sampling_ratio, aligned):
     return Pooling(
         name=name,
         function=pool,
@@ -42,8 +44,8 @@ def way(name, sampling_ratio, aligned):
             canonical_level=2,
         ),
         make=make,
-        most_samples=4096,
-        sums_in_any_order=("input", "input1"),
+        max_sampling_ratio=4096,
+        reordered_sums=("input", "input1"),
         gradients=("input", "input1"),
         exceptions={
             "module": "MultiScaleRoIAlign takes maps by name and sizes of images",
@@ -53,6 +55,6 @@ def way(name, sampling_ratio, aligned):
 
 
 CASES = [
-    way("multiscale_roi_align", 2, True),
-    way("multiscale_roi_align, adaptive", -1, False),
+    variant("multiscale_roi_align", 2, True),
+    variant("multiscale_roi_align, adaptive", -1, False),
 ]

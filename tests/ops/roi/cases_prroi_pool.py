@@ -15,7 +15,7 @@ CASES = [
         make=upright,
         gradients=("input", "boxes"),
         second_derivatives=False,
-        sums_in_any_order=("input", "boxes"),
+        reordered_sums=("input", "boxes"),
         tolerance=1e-4,  # short bins are differences of integrals
         exceptions={
             "same bits beside other RoIs": "all RoIs decide which variant of the kernel runs"

@@ -19,7 +19,7 @@ def align(name, sampling_ratio):
         oracle=reference.ps_roi_align,
         options=dict(output_size=(2, 3), spatial_scale=SCALE, sampling_ratio=sampling_ratio),
         make=make,
-        most_samples=4096,
+        max_sampling_ratio=4096,
         tolerance=5e-6,
     )
 

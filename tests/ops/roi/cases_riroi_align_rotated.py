@@ -11,7 +11,7 @@ def make(options, images, channels, *rest):
     return rotated(options, images, -(-channels // orientations) * orientations, *rest)
 
 
-def way(name, sampling_ratio, num_orientations, clockwise):
+def variant(name, sampling_ratio, num_orientations, clockwise):
     return Pooling(
         name=name,
         function=detops.riroi_align_rotated,
@@ -25,14 +25,14 @@ def way(name, sampling_ratio, num_orientations, clockwise):
             clockwise=clockwise,
         ),
         make=make,
-        most_samples=64,
+        max_sampling_ratio=64,
         columns=6,
     )
 
 
 CASES = [
-    way("riroi_align_rotated", 2, 4, False),
-    way("riroi_align_rotated, clockwise", 2, 8, True),
-    way("riroi_align_rotated, adaptive", -1, 5, True),
-    way("riroi_align_rotated, one orientation", -1, 1, False),
+    variant("riroi_align_rotated", 2, 4, False),
+    variant("riroi_align_rotated, clockwise", 2, 8, True),
+    variant("riroi_align_rotated, adaptive", -1, 5, True),
+    variant("riroi_align_rotated, one orientation", -1, 1, False),
 ]

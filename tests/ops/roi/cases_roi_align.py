@@ -6,7 +6,7 @@ from pooling import SCALE, Pooling, upright
 import detops
 
 
-def way(name, sampling_ratio, aligned):
+def variant(name, sampling_ratio, aligned):
     return Pooling(
         name=name,
         function=detops.roi_align,
@@ -19,14 +19,14 @@ def way(name, sampling_ratio, aligned):
             aligned=aligned,
         ),
         make=upright,
-        most_samples=4096,
-        sums_in_any_order=("input",),
+        max_sampling_ratio=4096,
+        reordered_sums=("input",),
     )
 
 
 CASES = [
-    way("roi_align", 2, True),
-    way("roi_align, unaligned", 2, False),
-    way("roi_align, adaptive", -1, True),
-    way("roi_align, adaptive and unaligned", -1, False),
+    variant("roi_align", 2, True),
+    variant("roi_align, unaligned", 2, False),
+    variant("roi_align, adaptive", -1, True),
+    variant("roi_align, adaptive and unaligned", -1, False),
 ]

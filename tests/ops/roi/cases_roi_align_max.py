@@ -6,7 +6,7 @@ from pooling import SCALE, Pooling, upright
 import detops
 
 
-def way(name, sampling_ratio, aligned):
+def variant(name, sampling_ratio, aligned):
     return Pooling(
         name=name,
         function=detops.roi_align_max,
@@ -19,15 +19,15 @@ def way(name, sampling_ratio, aligned):
             aligned=aligned,
         ),
         make=upright,
-        most_samples=64,
+        max_sampling_ratio=64,
         second_derivatives=False,
         maximum=True,
     )
 
 
 CASES = [
-    way("roi_align_max", 3, True),
-    way("roi_align_max, one sample", 1, False),
-    way("roi_align_max, adaptive", 0, True),
-    way("roi_align_max, adaptive and unaligned", 0, False),
+    variant("roi_align_max", 3, True),
+    variant("roi_align_max, one sample", 1, False),
+    variant("roi_align_max, adaptive", 0, True),
+    variant("roi_align_max, adaptive and unaligned", 0, False),
 ]

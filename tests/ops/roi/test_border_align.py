@@ -34,12 +34,12 @@ def test_border_align_matches_reference(isa, device, channels, count, pool_size)
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
         x, boxes = inputs(channels, count, dtype, device)
         found = detops.border_align(x, boxes, pool_size)
-        expected, numbers = reference.border_align(x.detach().cpu(), boxes.cpu(), pool_size)
+        expected, expected_argmax = reference.border_align(x.detach().cpu(), boxes.cpu(), pool_size)
         assert found.dtype == dtype and found.is_contiguous()
         torch.testing.assert_close(found.double().cpu(), expected, rtol=tolerance, atol=tolerance)
         if dtype == torch.float64:
             _, argmax = torch.ops.detops.border_align_forward(x, boxes, pool_size)
-            same = argmax.cpu() == numbers
+            same = argmax.cpu() == expected_argmax
             same[:, :, :1] = True  # all samples of a point box coincide
             assert same.all()
 
@@ -73,8 +73,8 @@ def test_border_align_accepts_any_layout(device):
     expected = detops.border_align(x, boxes, POOL)
     last = x.contiguous(memory_format=torch.channels_last)
     assert torch.equal(detops.border_align(last, boxes, POOL), expected)
-    apart = torch.stack([boxes, boxes], -1)[..., 0]
-    assert torch.equal(detops.border_align(x, apart, POOL), expected)
+    strided = torch.stack([boxes, boxes], -1)[..., 0]
+    assert torch.equal(detops.border_align(x, strided, POOL), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -84,9 +84,9 @@ def test_half_precision_rounds_once(isa, device, dtype):
     ours, single = detops.border_align(x, boxes, POOL), detops.border_align(y, boxes.float(), POOL)
     assert torch.equal(ours, single.to(dtype))
     grad = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1)).to(ours)
-    (to_x,) = torch.autograd.grad(ours, x, grad)
-    (to_y,) = torch.autograd.grad(single, y, grad.float())
-    assert to_x.dtype == dtype and torch.equal(to_x, to_y.to(dtype))
+    (grad_x,) = torch.autograd.grad(ours, x, grad)
+    (grad_y,) = torch.autograd.grad(single, y, grad.float())
+    assert grad_x.dtype == dtype and torch.equal(grad_x, grad_y.to(dtype))
 
 
 def test_any_number_of_threads_gives_the_same_bits(two_threads):
@@ -127,8 +127,8 @@ def test_maximum_skips_nan_and_zero_weight_pixels(isa, device):
     assert detops.border_align(x, box, 1).isnan().all()
     x[..., 1:3, 1:3], x[..., 3, :] = 1, math.inf  # next to the read pixels, with a weight of 0
     assert (detops.border_align(x, box, 1) == 1).all()
-    for place in (math.nan, math.inf, -math.inf, 1e30):
-        found = detops.border_align(x, torch.full((1, 3, 4), place, device=device), 10)
+    for coordinate in (math.nan, math.inf, -math.inf, 1e30):
+        found = detops.border_align(x, torch.full((1, 3, 4), coordinate, device=device), 10)
         assert not found.any()
 
 
@@ -157,8 +157,8 @@ def test_op_passes_opcheck_and_matches_module_and_vmap():
     _, argmax = torch.ops.detops.border_align_forward(x, boxes, POOL)
     args = (expected, boxes, argmax, POOL, 9, 11)
     torch.library.opcheck(torch.ops.detops.border_align_backward.default, args)
-    both = torch.vmap(module, in_dims=(0, None))(torch.stack([x, 2 * x]), boxes)
-    assert torch.equal(both, torch.stack([expected, 2 * expected]))
+    batched = torch.vmap(module, in_dims=(0, None))(torch.stack([x, 2 * x]), boxes)
+    assert torch.equal(batched, torch.stack([expected, 2 * expected]))
 
 
 def test_border_align_rejects_bad_input():

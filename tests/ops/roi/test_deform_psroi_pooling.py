@@ -39,7 +39,7 @@ def arguments(kind, shape=(2, 11, 13), count=7, scale=0.5, dtype=torch.float32, 
     return x, rois, offset.requires_grad_() if classes else None, rest
 
 
-def moved(device, *tensors):
+def to_device(device, *tensors):
     return [None if t is None else t.detach().to(device).requires_grad_(t.requires_grad)
             for t in tensors]  # fmt: skip
 
@@ -47,8 +47,8 @@ def moved(device, *tensors):
 def gradients(pooled, inputs):
     generator = torch.Generator().manual_seed(3)
     grad = torch.randn(pooled.shape, generator=generator, dtype=torch.float64).to(pooled)
-    wanted = [t for t in inputs if t is not None]
-    found = torch.autograd.grad(pooled, wanted, grad)
+    leaves = [t for t in inputs if t is not None]
+    found = torch.autograd.grad(pooled, leaves, grad)
     return grad, *found
 
 
@@ -58,7 +58,7 @@ def gradients(pooled, inputs):
 def test_pooling_matches_float64_reference(isa, device, layout, kind, dtype, poison):
     x, rois, offset, rest = arguments(kind, dtype=dtype, layout=layout)
     expected = Reference(x, rois, offset, *rest)
-    x, rois, offset = moved(device, x, rois, offset)
+    x, rois, offset = to_device(device, x, rois, offset)
     pooled = detops.deform_psroi_pooling(x, rois, offset, *rest)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-11
     close = dict(atol=tolerance, rtol=tolerance)
@@ -66,26 +66,26 @@ def test_pooling_matches_float64_reference(isa, device, layout, kind, dtype, poi
     torch.testing.assert_close(pooled.detach().cpu().double(), output, **close)
     if min(pooled.shape[1:]) > 1:
         assert pooled.is_contiguous(memory_format=layout)
-    _, counted = _C.deform_psroi_pool_forward(
+    _, sample_count = _C.deform_psroi_pool_forward(
         x, rois, offset, rest[1], rest[2], rest[3], *rest[0], *rest[4:]
     )
-    per_class = rest[2] // counted.size(1)
-    assert torch.equal(counted.cpu().double(), count[:, ::per_class])
+    per_class = rest[2] // sample_count.size(1)
+    assert torch.equal(sample_count.cpu().double(), count[:, ::per_class])
     assert 0 < (count == 0).sum() + (count < rest[5] ** 2).sum() and (count > 0).any()
 
-    grad, of_x, *of_offset = gradients(pooled, (x, offset))
-    assert of_x.is_contiguous(memory_format=layout)
+    grad, grad_x, *grad_offset = gradients(pooled, (x, offset))
+    assert grad_x.is_contiguous(memory_format=layout)
     expected_x, expected_offset = expected.backward(grad.cpu())
-    torch.testing.assert_close(of_x.cpu().double(), expected_x, **close)
+    torch.testing.assert_close(grad_x.cpu().double(), expected_x, **close)
     if offset is not None:
         torch.testing.assert_close(
-            of_offset[0].cpu().double(), expected_offset, atol=10 * tolerance, rtol=tolerance
+            grad_offset[0].cpu().double(), expected_offset, atol=10 * tolerance, rtol=tolerance
         )
 
 
 def test_missing_and_zero_offsets_agree(device):
     x, rois, offset, rest = arguments("one group")
-    x, rois, offset = moved(device, x, rois, offset)
+    x, rois, offset = to_device(device, x, rois, offset)
     none = detops.deform_psroi_pooling(x, rois, None, *rest)
     assert torch.equal(none, detops.deform_psroi_pooling(x, rois, 0 * offset, *rest))
     assert torch.equal(none, detops.deform_psroi_pooling(x, rois, offset, *rest, no_trans=True))
@@ -96,7 +96,7 @@ def test_missing_and_zero_offsets_agree(device):
 
 def test_module_matches_op_with_defaults(device):
     x, rois, offset, (size, scale, channels, *_) = arguments("one group")
-    x, rois, offset = moved(device, x, rois, offset)
+    x, rois, offset = to_device(device, x, rois, offset)
     module = detops.DeformPSRoIPooling(3, scale, channels, trans_std=0.2)
     expected = detops.deform_psroi_pooling(x, rois, offset, size, scale, channels, 1, 3, 4, 0.2)
     assert torch.equal(module(x, rois, offset), expected)
@@ -110,8 +110,8 @@ def test_module_matches_op_with_defaults(device):
 X, R, O = torch.zeros(1, 8, 4, 4), torch.zeros(3, 5), torch.zeros(3, 4, 2, 2)  # noqa: E741
 
 
-def call(x=X, rois=R, offset=O, size=2, scale=1.0, channels=2, group=2, **more):
-    return detops.deform_psroi_pooling(x, rois, offset, size, scale, channels, group, **more)
+def call(x=X, rois=R, offset=O, size=2, scale=1.0, channels=2, group=2, **options):
+    return detops.deform_psroi_pooling(x, rois, offset, size, scale, channels, group, **options)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ CASE = CASES[0]
 
 
 def test_pooling_without_offsets_is_roi_align(device):
-    made = CASE.tensors(device=device)
-    how = {k: v for k, v in CASE.options.items() if k != "gamma"}
-    aligned = detops.roi_align(made["input"], made["boxes"], **how, aligned=True)
-    for offset in (None, torch.zeros_like(made["offset"])):
-        torch.testing.assert_close(CASE(made | {"offset": offset}), aligned)
+    tensors = CASE.tensors(device=device)
+    options = {k: v for k, v in CASE.options.items() if k != "gamma"}
+    aligned = detops.roi_align(tensors["input"], tensors["boxes"], **options, aligned=True)
+    for offset in (None, torch.zeros_like(tensors["offset"])):
+        torch.testing.assert_close(CASE(tensors | {"offset": offset}), aligned)
 
 
 def test_benchmark_baseline_matches_deform_roi_pool():
@@ -28,15 +28,15 @@ def test_benchmark_baseline_matches_deform_roi_pool():
     torch.testing.assert_close(found, plain_deform_roi_pool(x, boxes, offset))
 
 
-@pytest.mark.parametrize("move", [math.nan, math.inf, 1e30, -1e30])
-def test_bins_with_nonfinite_or_huge_offsets_pool_to_zero(device, move):
-    made = CASE.tensors(device=device)
-    pooled = CASE(made | {"offset": torch.full_like(made["offset"], move)})
+@pytest.mark.parametrize("offset_value", [math.nan, math.inf, 1e30, -1e30])
+def test_bins_with_nonfinite_or_huge_offsets_pool_to_zero(device, offset_value):
+    tensors = CASE.tensors(device=device)
+    pooled = CASE(tensors | {"offset": torch.full_like(tensors["offset"], offset_value)})
     assert not pooled.any()
 
 
 def test_deform_roi_pool_rejects_offsets_of_another_size():
-    made = CASE.tensors()
+    tensors = CASE.tensors()
     message = r"detops.deform_roi_pool: offset must be \[8, 2, 2, 3\]"
     with pytest.raises(RuntimeError, match=message):
-        CASE(made | {"offset": made["offset"][..., :2]})
+        CASE(tensors | {"offset": tensors["offset"][..., :2]})

@@ -38,9 +38,9 @@ def level_by_level(maps, boxes, size, sampling_ratio, aligned):
     levels = reference.roi_levels(rois[:, 1:], len(maps))
     out = maps[0].new_zeros(len(rois), maps[0].size(1), size, size)
     for level, (x, scale) in enumerate(zip(maps, SCALES, strict=True)):
-        mine = torch.nonzero(levels == level).squeeze(1)
-        pooled = torchvision_roi_align(x, rois[mine], size, scale, sampling_ratio, aligned)
-        out = out.index_put((mine,), pooled)
+        indices = torch.nonzero(levels == level).squeeze(1)
+        pooled = torchvision_roi_align(x, rois[indices], size, scale, sampling_ratio, aligned)
+        out = out.index_put((indices,), pooled)
     return out
 
 

@@ -4,16 +4,16 @@ from functools import cache
 
 import pytest
 import torch
-from contracts import cases_of
+from contracts import load_cases
 from pool_inputs import LAYOUTS
-from pooling import Pooling, one_for_each_op
+from pooling import Pooling, first_case_per_op
 from torch.autograd import gradcheck, gradgradcheck
 
 import detops
 
-CASES = cases_of(Pooling)
-HALVES = [torch.float16, torch.bfloat16]
-DTYPES = [torch.float32, torch.float64, *HALVES]
+CASES = load_cases(Pooling)
+HALF_DTYPES = [torch.float16, torch.bfloat16]
+DTYPES = [torch.float32, torch.float64, *HALF_DTYPES]
 # Images, channels, RoIs, size of the feature map, size of the output.
 SHAPES = [
     (2, 5, 8, (9, 11), (2, 3)),
@@ -25,7 +25,7 @@ SHAPES = [
     (1, 1, 3, (12, 15), (14, 14)),
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-every_op = pytest.mark.parametrize("case", one_for_each_op(CASES), ids=lambda case: case.name)
+every_op = pytest.mark.parametrize("case", first_case_per_op(CASES), ids=lambda case: case.name)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["nchw", "channels_last"])
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
@@ -34,16 +34,16 @@ def close(found, expected, atol, rtol=0.0):
     torch.testing.assert_close(found.cpu().double(), expected.cpu().double(), atol=atol, rtol=rtol)
 
 
-def keeps(layout, result, of):
+def has_layout(layout, result, of):
     """Returns whether a result has the layout of a feature map; any layout fits a size of 1."""
     sizes = *result.shape[1:], *of.shape[1:]
     return min(sizes) == 1 or result.is_contiguous(memory_format=layout)
 
 
 @cache
-def values(case, images, channels, count, size, output_size):
+def oracle_values(case, images, channels, count, size, output_size):
     """Returns tensors that every dtype holds exactly, and the result of the oracle."""
-    sized = case.but(output_size=output_size)
+    sized = case.with_options(output_size=output_size)
     tensors = sized.tensors(images, channels, count, size, torch.bfloat16)
     tensors = case.cast(tensors, torch.float64)
     return sized, tensors, sized.oracle(*(t.detach() for t in tensors.values()), **sized.options)
@@ -55,12 +55,12 @@ def values(case, images, channels, count, size, output_size):
 def test_pooling_matches_the_oracle(isa, device, case, layout, dtype, poison):
     """A result in half precision is that of float32, rounded once."""
     atol = 1e-12 if dtype == torch.float64 else case.tolerance
-    rtol = torch.finfo(dtype).eps / 2 if dtype in HALVES else 0.0
+    rtol = torch.finfo(dtype).eps / 2 if dtype in HALF_DTYPES else 0.0
     for shape in SHAPES:
-        sized, tensors, expected = values(case, *shape)
-        given = case.cast(tensors, dtype, device, layout)
-        found = sized(given).detach()
-        assert found.dtype == dtype and keeps(layout, found, given["input"])
+        sized, tensors, expected = oracle_values(case, *shape)
+        inputs = case.cast(tensors, dtype, device, layout)
+        found = sized(inputs).detach()
+        assert found.dtype == dtype and has_layout(layout, found, inputs["input"])
         close(found, expected, atol, rtol)
 
 
@@ -75,16 +75,16 @@ def test_gradients_match_float64(isa, device, case, layout, channels, dtype, poi
     tensors = case.tensors(channels=channels, size=(7, 8))
     expected = case.with_gradients(case.cast(tensors, torch.float64))
     found = case.with_gradients(case.cast(tensors, dtype, device, layout))
-    assert keeps(layout, found[1], found[0])
+    assert has_layout(layout, found[1], found[0])
     for name, a, b in zip(case.gradients, found[1:], expected[1:], strict=True):
         assert a.dtype == torch.promote_types(dtype, tensors[name].dtype)
         # Gradients of boxes and offsets are sums over all channels.
         scale = 1 if name.startswith("input") else max(1, b.abs().max().item())
-        close(a, b, (1e-11 if dtype == torch.float64 else case.slope_tolerance) * scale)
+        close(a, b, (1e-11 if dtype == torch.float64 else case.gradient_tolerance) * scale)
 
 
 @cache
-def slopes(case):
+def directional_derivatives(case):
     """Returns tensors, the gradient of the result, and per leaf a direction and a slope."""
     tensors = case.tensors(count=12, dtype=torch.float64)
     generator = torch.Generator().manual_seed(2)
@@ -103,8 +103,8 @@ def slopes(case):
 
 @every_case
 @every_layout
-def test_gradients_are_slopes_of_the_oracle(isa, device, case, layout):
-    tensors, grad, expected = slopes(case)
+def test_gradients_match_finite_differences_of_the_oracle(isa, device, case, layout):
+    tensors, grad, expected = directional_derivatives(case)
     tensors = case.cast(tensors, torch.float64, device, layout)
     _, *found = case.with_gradients(tensors, grad)
     for name, gradient in zip(case.gradients, found, strict=True):
@@ -115,18 +115,18 @@ def test_gradients_are_slopes_of_the_oracle(isa, device, case, layout):
 @every_case
 @every_layout
 def test_pooling_passes_gradcheck(device, case, layout):
-    case = case.but(output_size=(2, 1))
-    made = case.tensors(2, 1, 4, (4, 5), torch.float64, device, layout)
-    index, corners = made["boxes"].detach().split([1, case.columns - 1], 1)
+    case = case.with_options(output_size=(2, 1))
+    tensors = case.tensors(2, 1, 4, (4, 5), torch.float64, device, layout)
+    index, corners = tensors["boxes"].detach().split([1, case.columns - 1], 1)
 
     def pool(*leaves):
-        given = made | dict(zip(case.gradients, leaves, strict=True))
+        inputs = tensors | dict(zip(case.gradients, leaves, strict=True))
         if "boxes" in case.gradients:
-            given["boxes"] = torch.cat([index, given["boxes"]], 1)  # an index has no gradient
-        return case(given)
+            inputs["boxes"] = torch.cat([index, inputs["boxes"]], 1)  # an index has no gradient
+        return case(inputs)
 
     leaves = [
-        corners.clone().requires_grad_() if name == "boxes" else made[name]
+        corners.clone().requires_grad_() if name == "boxes" else tensors[name]
         for name in case.gradients
     ]
     # Short steps stay between the pixels, at whose centres samples have no derivative.
@@ -145,30 +145,30 @@ SEVERAL = [case for case in CASES if len(case.gradients) > 1]
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
 @every_layout
 def test_each_gradient_alone_equals_the_joint_gradient(device, case, layout):
-    made = case.tensors(device=device, layout=layout)
-    _, *together = case.with_gradients(made)
-    for name, expected in zip(case.gradients, together, strict=True):
-        alone = {n: t.detach().requires_grad_(n == name) for n, t in made.items()}
-        grad = torch.randn(case(made).shape, generator=torch.Generator().manual_seed(1))
-        found = torch.autograd.grad(case(alone), alone[name], grad.to(device))[0]
+    tensors = case.tensors(device=device, layout=layout)
+    _, *joint = case.with_gradients(tensors)
+    for name, expected in zip(case.gradients, joint, strict=True):
+        single = {n: t.detach().requires_grad_(n == name) for n, t in tensors.items()}
+        grad = torch.randn(case(tensors).shape, generator=torch.Generator().manual_seed(1))
+        found = torch.autograd.grad(case(single), single[name], grad.to(device))[0]
         assert torch.equal(found, expected)
 
 
 @every_op
 @every_layout
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("channels", [1, 31, 32, 33, 100])
 def test_half_precision_is_float32_rounded_once(isa, device, case, layout, dtype, channels, poison):
     half = case.tensors(2, channels, 20, (12, 19), dtype, device, layout)
     # Boxes and offsets may be in half precision, too.
     short = {n: t.detach().to(dtype).requires_grad_(t.requires_grad) for n, t in half.items()}
-    for given in (half, short) if channels == 33 else (half,):
+    for inputs in (half, short) if channels == 33 else (half,):
         grad = torch.randn(case(half).shape, device=device).to(dtype)
-        wide = case.cast(given, torch.float32, device, layout)
-        found, expected = (case.with_gradients(tensors, grad) for tensors in (given, wide))
+        wide = case.cast(inputs, torch.float32, device, layout)
+        found, expected = (case.with_gradients(tensors, grad) for tensors in (inputs, wide))
         for name, a, b in zip(("pooled", *case.gradients), found, expected, strict=True):
-            assert a.dtype == (dtype if name == "pooled" else given[name].dtype)
-            if name not in case.sums_in_any_order:
+            assert a.dtype == (dtype if name == "pooled" else inputs[name].dtype)
+            if name not in case.reordered_sums:
                 assert torch.equal(a, b.to(a.dtype)), name
             elif a.dtype == torch.float32:
                 close(a, b, 1e-5, 1e-5)
@@ -179,7 +179,7 @@ def test_half_precision_is_float32_rounded_once(isa, device, case, layout, dtype
 
 
 @every_op
-def test_boxes_keep_their_precision(device, case):
+def test_boxes_are_not_rounded_to_the_dtype_of_the_map(device, case):
     half = case.tensors(size=(9, 1100), dtype=torch.float16, device=device)
     with torch.no_grad():  # float16 has no odd numbers above 2048
         half["boxes"][:, 1] = 2049 + 2 * torch.arange(8)
@@ -203,12 +203,12 @@ def test_every_run_and_thread_count_give_the_same_bits(isa, case, layout, dtype,
     finally:
         detops._C.limit_grain(2**63 - 1)
     assert detops._C.shared_loops() > loops
-    again = case.with_gradients(tensors)
-    for a, *others in zip(one, two, shared, again, strict=True):
+    repeated = case.with_gradients(tensors)
+    for a, *others in zip(one, two, shared, repeated, strict=True):
         assert all(torch.equal(a, b) for b in others)
 
 
-def apart(x, layout=LAYOUTS[0]):
+def with_gaps(x, layout=LAYOUTS[0]):
     """Returns the same values, with a gap of one element in each dimension."""
     for dim in range(x.dim()):
         x = x.repeat_interleave(2, dim)
@@ -220,13 +220,17 @@ def apart(x, layout=LAYOUTS[0]):
 def test_pooling_accepts_strided_tensors(device, case, layout):
     dense, strided = case.tensors(device=device, layout=layout), {}
     for name, x in dense.items():
-        parts = apart(x.detach(), layout if name.startswith("input") else LAYOUTS[0])
+        parts = with_gaps(x.detach(), layout if name.startswith("input") else LAYOUTS[0])
         strided[name] = parts.requires_grad_(x.requires_grad)
     expected = case.with_gradients(dense)
     grad = torch.randn(expected[0].shape, generator=torch.Generator().manual_seed(1)).to(device)
-    turned = grad.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
-    for tensors, given in ((strided, grad), (dense, turned), (dense, apart(grad))):
-        for a, b in zip(case.with_gradients(tensors, given), expected, strict=True):
+    transposed_grad = grad.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    for tensors, output_grad in (
+        (strided, grad),
+        (dense, transposed_grad),
+        (dense, with_gaps(grad)),
+    ):
+        for a, b in zip(case.with_gradients(tensors, output_grad), expected, strict=True):
             assert torch.equal(a, b)
     one = torch.ones((), device=device).expand_as(grad)  # the gradient of a sum
     expected = case.with_gradients(dense, one.clone())

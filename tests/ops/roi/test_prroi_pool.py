@@ -23,7 +23,7 @@ def test_benchmark_baseline_matches_prroi_pool():
     torch.testing.assert_close(found, plain_prroi_pool(x, boxes), rtol=1e-4, atol=1e-4)
 
 
-def test_surface_falls_to_zero_next_to_the_map(device):
+def test_bilinear_surface_decays_to_zero_next_to_the_map(device):
     x = torch.ones(1, 1, 4, 4, device=device)
     boxes = torch.tensor([[0.0, -1, 0, 0, 1], [0, 3, 1, 4, 2], [0, 4, 0, 5, 1]], device=device)
     assert detops.prroi_pool(x, boxes, 1).flatten().tolist() == [0.5, 0.5, 0]

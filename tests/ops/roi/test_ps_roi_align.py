@@ -6,7 +6,7 @@ import torch
 import torchvision.ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_roi_pool import LAYOUTS, feature_map, rois_for
+from test_roi_pool import LAYOUTS, feature_map, random_rois
 
 import detops
 from detops import _C
@@ -15,7 +15,7 @@ from detops import _C
 OPS = [("ps_roi_align", (2,)), ("ps_roi_align", (-1,)), ("ps_roi_align", (3,)), ("ps_roi_pool", ())]
 
 
-def proper(rois):
+def with_positive_sides(rois):
     """Makes RoI sizes positive: adaptive sampling in torchvision divides 0 by 0 otherwise."""
     return torch.cat([rois[:, :3], rois[:, 1:3] + (rois[:, 3:] - rois[:, 1:3]).abs() + 1], 1)
 
@@ -36,7 +36,7 @@ def test_ps_roi_ops_match_torchvision(isa, device, layout, dtype, op, extra, sha
     theirs = getattr(torchvision.ops, op)
     atol = 1e-12 if dtype == torch.double else 3e-6
     for scale in (1.0, 0.25):
-        rois = proper(rois_for(n, 40, max(height, width) / scale, dtype)).to(device)
+        rois = with_positive_sides(random_rois(n, 40, max(height, width) / scale, dtype)).to(device)
         ours = getattr(detops, op)(x, rois, size, scale, *extra)
         expected = theirs(x, rois, size, scale, *extra)
         torch.testing.assert_close(ours, expected, atol=atol, rtol=0)
@@ -54,7 +54,8 @@ def test_ps_roi_ops_match_torchvision(isa, device, layout, dtype, op, extra, sha
 def test_pool_gradient_is_the_transpose_of_forward(isa, device):
     """torchvision skips the last row and column in its forward pass, but not in its backward."""
     x = feature_map(2, 3 * 6, 20, 24, device=device)
-    rois = proper(rois_for(2, 30, 10.0)).to(device)  # far from the last row and column
+    # Far from the last row and column.
+    rois = with_positive_sides(random_rois(2, 30, 10.0)).to(device)
     for output_size in ((2, 3), (3, 2)):
         ours = detops.ps_roi_pool(x, rois, output_size)
         theirs = torchvision.ops.ps_roi_pool(x, rois, output_size)
@@ -62,18 +63,21 @@ def test_pool_gradient_is_the_transpose_of_forward(isa, device):
         (ours_grad,) = torch.autograd.grad(ours, x, grad)
         (theirs_grad,) = torch.autograd.grad(theirs, x, grad)
         torch.testing.assert_close(ours_grad, theirs_grad, atol=3e-6, rtol=0)
-    across = torch.tensor([[0.0, 18, 14, 30, 26]], device=device)
-    ours, theirs = detops.ps_roi_pool(x, across, 1), torchvision.ops.ps_roi_pool(x, across, 1)
+    border_roi = torch.tensor([[0.0, 18, 14, 30, 26]], device=device)
+    ours, theirs = (
+        detops.ps_roi_pool(x, border_roi, 1),
+        torchvision.ops.ps_roi_pool(x, border_roi, 1),
+    )
     torch.testing.assert_close(ours, theirs)
     (ours_grad,) = torch.autograd.grad(ours.sum(), x)
     (theirs_grad,) = torch.autograd.grad(theirs.sum(), x)
     assert (ours_grad[:, :, -1] == 0).all() and (theirs_grad[0, :, -1, 18:] != 0).all()
-    spread = (ours_grad * x).sum()
-    torch.testing.assert_close(spread, ours.sum())
+    grad_dot_x = (ours_grad * x).sum()
+    torch.testing.assert_close(grad_dot_x, ours.sum())
 
 
 # Shape, groups, bins, RoIs.
-WAYS = {
+VARIANTS = {
     "many RoIs": ((2, 40, 50), 5, (3, 2), 2600),
     "large map": ((1, 300, 401), 2, (2, 1), 40),
     "more bins than lanes": ((1, 12, 20), 3, (9, 9), 30),
@@ -83,13 +87,13 @@ WAYS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS[1:])
-@pytest.mark.parametrize("way", WAYS)
-def test_every_kernel_path_matches_torchvision_on_any_threads(
-    device, layout, op, extra, way, two_threads, poison
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kernel_variant_matches_torchvision(
+    device, layout, op, extra, variant, two_threads, poison
 ):
-    (n, height, width), groups, size, count = WAYS[way]
+    (n, height, width), groups, size, count = VARIANTS[variant]
     x = feature_map(n, groups * size[0] * size[1], height, width, layout=layout, device=device)
-    rois = proper(rois_for(n, count, float(max(height, width))))
+    rois = with_positive_sides(random_rois(n, count, float(max(height, width))))
     rois[rois[:, 0] == 2, 0] = 1
     rois = rois.to(device)
     expected = getattr(torchvision.ops, op)(x, rois, size, 1.0, *extra)

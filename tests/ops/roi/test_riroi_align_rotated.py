@@ -9,7 +9,7 @@ import detops
 from detops.bench.riroi_align_rotated import plain_riroi_align_rotated
 
 
-def test_whole_steps_of_the_angle_permute_the_orientations(isa, device):
+def test_rotation_by_full_steps_permutes_the_orientations(isa, device):
     """The square box pools to the same values at each angle, except for the channel order."""
     x = feature_map(1, 16, 12, 12, device=device).detach()
     rois = torch.tensor([[0.0, 6, 6, 4, 4, 90.0 * i] for i in range(-4, 5)], device=device)
@@ -40,17 +40,17 @@ def test_zero_weight_ignores_nonfinite_values(isa, device, layout):
     assert pooled.tolist() == [1, 1, 1, 1, 1, math.inf, 1, 1]
     grad = torch.ones(1, 8, 1, 1, device=device)
     grad[:, 5] = math.nan
-    to_x = torch.ops.detops.riroi_align_rotated_backward(
+    grad_x = torch.ops.detops.riroi_align_rotated_backward(
         grad, rois, 1.0, 1, 1, 1, 8, 6, 6, 1, 8, False
     )
-    assert to_x[:, 3].isnan().any() and to_x[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all()
+    assert grad_x[:, 3].isnan().any() and grad_x[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all()
 
 
-def test_riroi_align_rotated_rejects_wrong_numbers_of_orientations():
-    made = CASES[0].tensors(channels=12)
+def test_riroi_align_rotated_rejects_invalid_orientation_counts():
+    tensors = CASES[0].tensors(channels=12)
     for orientations, message in (
         (8, r"input must have a multiple of num_orientations \(8\) channels, got 12"),
         (0, "num_orientations must be at least 1, got 0"),
     ):
         with pytest.raises(RuntimeError, match=f"detops.riroi_align_rotated: {message}"):
-            CASES[0].but(num_orientations=orientations)(made)
+            CASES[0].with_options(num_orientations=orientations)(tensors)

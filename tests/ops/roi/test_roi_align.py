@@ -10,7 +10,7 @@ import detops
 from detops._C import roi_align_backward, roi_align_forward
 
 
-def rois_for(images, count, size=40.0, dtype=torch.float32):
+def random_rois(images, count, size=40.0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator).to(dtype)
     # The boxes reach beyond the feature map on all sides.
@@ -29,7 +29,7 @@ def rois_for(images, count, size=40.0, dtype=torch.float32):
 )  # fmt: skip
 def test_roi_align_matches_torchvision(isa, device, layout, sampling_ratio, aligned, shape, size):
     x = feature_map(*shape, layout=layout, device=device)
-    rois = rois_for(shape[0], 40, max(shape[2:])).to(device)
+    rois = random_rois(shape[0], 40, max(shape[2:])).to(device)
     rois[:, 1:] *= 2
     args = (rois, size, 0.5, sampling_ratio, aligned)
     ours, theirs = detops.roi_align(x, *args), torchvision_roi_align(x, *args)
@@ -43,7 +43,7 @@ def test_roi_align_matches_torchvision(isa, device, layout, sampling_ratio, alig
 
 
 # Shape, number of RoIs, range of box sides: they select the path of the CPU kernels.
-WAYS = {
+VARIANTS = {
     "several batches": ((2, 33, 40, 50), 2600, (3, 12)),
     "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
     "one RoI taller than the band": ((1, 2, 700, 900), 4, (500, 690)),
@@ -54,13 +54,13 @@ WAYS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("way", WAYS)
-def test_every_kernel_path_matches_torchvision(device, layout, way, two_threads, poison):
-    shape, count, (least, most) = WAYS[way]
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kernel_variant_matches_torchvision(device, layout, variant, two_threads, poison):
+    shape, count, (min_side, max_side) = VARIANTS[variant]
     generator = torch.Generator().manual_seed(2)
     x = feature_map(*shape, layout=layout, device=device)
     centre = torch.rand(count, 2, generator=generator) * torch.tensor(shape[:1:-1])
-    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    side = min_side + torch.rand(count, 2, generator=generator) * (max_side - min_side)
     image = torch.randint(shape[0], (count, 1), generator=generator)
     image[image == 2] = 1
     rois = torch.cat([image, centre - side / 2, centre + side / 2], 1).to(device)
@@ -109,7 +109,7 @@ def test_large_adaptive_boxes_match_torchvision():
         torch.testing.assert_close(detops.roi_align(x, rois, 2), expected, atol=1e-4, rtol=0)
 
 
-def test_hundred_thousand_pixel_box_is_quick():
+def test_box_of_a_hundred_thousand_pixels_is_fast():
     # Sampling one by one would read 1e8 samples. The whole feature map lies in one bin.
     x = torch.ones(1, 1, 16, 16)
     pooled = detops.roi_align(x, torch.tensor([[0.0, -1, -1, 1e5, 1e5]]), 1)
@@ -117,7 +117,7 @@ def test_hundred_thousand_pixel_box_is_quick():
 
 
 def test_raw_op_defaults_match_maskrcnn_benchmark():
-    x, rois = feature_map(1, 2, 6, 6).detach(), rois_for(1, 3)
+    x, rois = feature_map(1, 2, 6, 6).detach(), random_rois(1, 3)
     assert torch.equal(
         roi_align_forward(x, rois, 0.5, 2, 3, 0), detops.roi_align(x, rois, (2, 3), 0.5)
     )

@@ -16,10 +16,10 @@ CASE = CASES[0]
 @cache
 def positions(channels, ratio, aligned):
     """Returns a case, its tensors in float64, and the positions of the maxima."""
-    case = CASE.but(sampling_ratio=ratio, aligned=aligned)
-    made = case.tensors(channels=channels, dtype=torch.float64)
-    plain = [t.detach() for t in made.values()]
-    return case, made, reference.roi_align_max(*plain, **case.options)[1]
+    case = CASE.with_options(sampling_ratio=ratio, aligned=aligned)
+    tensors = case.tensors(channels=channels, dtype=torch.float64)
+    plain = [t.detach() for t in tensors.values()]
+    return case, tensors, reference.roi_align_max(*plain, **case.options)[1]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -27,8 +27,8 @@ def positions(channels, ratio, aligned):
 @pytest.mark.parametrize("ratio", [0, 1, 3])
 @pytest.mark.parametrize("channels", [1, 5, 17, 70])
 def test_positions_of_maxima_match_reference(isa, device, channels, ratio, aligned, layout):
-    case, made, expected = positions(channels, ratio, aligned)
-    x, boxes = case.cast(made, torch.float64, device, layout).values()
+    case, tensors, expected = positions(channels, ratio, aligned)
+    x, boxes = case.cast(tensors, torch.float64, device, layout).values()
     (height, width), scale = case.options["output_size"], case.options["spatial_scale"]
     args = (x, boxes, scale, height, width, ratio, aligned)
     _, ys, xs = torch.ops.detops.roi_align_max_forward(*args)
@@ -36,10 +36,10 @@ def test_positions_of_maxima_match_reference(isa, device, channels, ratio, align
 
 
 def test_one_sample_per_bin_is_roi_align(device):
-    one = CASE.but(sampling_ratio=1)
-    made = one.tensors(device=device)
-    expected = detops.roi_align(*made.values(), **one.options)
-    torch.testing.assert_close(one(made), expected)
+    one = CASE.with_options(sampling_ratio=1)
+    tensors = one.tensors(device=device)
+    expected = detops.roi_align(*tensors.values(), **one.options)
+    torch.testing.assert_close(one(tensors), expected)
 
 
 def test_benchmark_baseline_matches_roi_align_max():
@@ -97,7 +97,7 @@ def test_maximum_skips_nan_and_zero_weight_pixels(isa, device, layout):
 def test_backward_ignores_invalid_positions(device):
     x, boxes = CASE.tensors(device=device).values()
     grad = torch.ones(8, 4, 2, 3, device=device)
-    for place in (math.nan, math.inf, -1e30, 1e9):
-        places = torch.full_like(grad, place)
-        args = (grad, boxes, places, places, 0.5, 2, 3, *x.shape, 2, True)
+    for position in (math.nan, math.inf, -1e30, 1e9):
+        positions = torch.full_like(grad, position)
+        args = (grad, boxes, positions, positions, 0.5, 2, 3, *x.shape, 2, True)
         assert not torch.ops.detops.roi_align_max_backward(*args).any()

@@ -4,7 +4,7 @@ import pytest
 import reference_sparse_pool as reference
 import torch
 from pool_inputs import LAYOUTS, feature_map
-from rotated_inputs import rois_for, with_gradient
+from rotated_inputs import random_rois, with_gradient
 
 import detops
 from detops._C import roi_align_rotated_backward
@@ -15,7 +15,7 @@ from detops._C import roi_align_rotated_backward
 @pytest.mark.parametrize("channels", [37, 64, 200])
 def test_angle_zero_matches_roi_align(isa, device, layout, sampling_ratio, channels):
     x = feature_map(2, channels, 25, 31, layout=layout, device=device)
-    rois = rois_for(2, 60, 60.0).to(device)
+    rois = random_rois(2, 60, 60.0).to(device)
     rois[:, 5] = 0
     half = rois[:, 3:5] / 2
     upright = torch.cat([rois[:, :1], rois[:, 1:3] - half, rois[:, 1:3] + half], 1)
@@ -31,23 +31,23 @@ def test_angle_zero_matches_roi_align(isa, device, layout, sampling_ratio, chann
 def test_quarter_turns_match_roi_align_of_the_rotated_map(device, turns, sampling_ratio):
     side = 24.0
     x = feature_map(1, 3, 24, 24, device=device)
-    rois = rois_for(1, 20, side).to(device)
+    rois = random_rois(1, 20, side).to(device)
     rois[:, 5] = 90.0 * turns
     ours = detops.roi_align_rotated(x, rois, (4, 3), 1.0, sampling_ratio)
     # Rotating the image clockwise by the counter-clockwise box angle makes the box upright.
-    turned = x
+    rotated_map = x
     centre = rois[:, 1:3] - side / 2
     for _ in range(turns % 4):
-        turned = turned.rot90(-1, (2, 3))
+        rotated_map = rotated_map.rot90(-1, (2, 3))
         centre = torch.stack([-centre[:, 1], centre[:, 0]], 1)
     centre, half = centre + side / 2, rois[:, 3:5] / 2
     upright = torch.cat([rois[:, :1], centre - half, centre + half], 1)
-    expected = detops.roi_align(turned, upright, (4, 3), 1.0, sampling_ratio, aligned=True)
+    expected = detops.roi_align(rotated_map, upright, (4, 3), 1.0, sampling_ratio, aligned=True)
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
 
 
 # Shape, number of RoIs, range of box sides: they select the path of the CPU kernels.
-WAYS = {
+VARIANTS = {
     "many RoIs": ((2, 33, 40, 50), 2600, (3, 12)),
     "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
     "one RoI taller than the band": ((1, 2, 700, 900), 4, (500, 690)),
@@ -59,16 +59,16 @@ WAYS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("sampling_ratio", [2, -1])
-def test_every_kernel_path_matches_float64(
-    device, layout, way, sampling_ratio, two_threads, poison
+def test_every_kernel_variant_matches_float64(
+    device, layout, variant, sampling_ratio, two_threads, poison
 ):
-    shape, count, (least, most) = WAYS[way]
+    shape, count, (min_side, max_side) = VARIANTS[variant]
     generator = torch.Generator().manual_seed(2)
     x = feature_map(*shape, layout=layout, device=device)
     centre = torch.rand(count, 2, generator=generator) * torch.tensor(shape[:1:-1])
-    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    side = min_side + torch.rand(count, 2, generator=generator) * (max_side - min_side)
     image = torch.randint(shape[0], (count, 1), generator=generator)
     image[image == 2] = 1
     angle = torch.rand(count, 1, generator=generator) * 360
@@ -92,15 +92,15 @@ def test_few_channels_match_a_subset_of_many(isa, layout, ratio, dtype, two_thre
     shape = (2, 2, 33, 70)
     x = feature_map(*shape, layout=layout).detach().to(dtype).requires_grad_()
     many = x.detach().repeat(1, 6, 1, 1).contiguous(memory_format=layout).requires_grad_()
-    rois = rois_for(2, 40, 60.0)
+    rois = random_rois(2, 40, 60.0)
     one, two = two_threads(lambda: with_gradient(x, rois, (3, 40), 1.0, ratio))
-    pooled, of_map, grad = one
-    assert torch.equal(pooled, two[0]) and torch.equal(of_map, two[1])
+    pooled, grad_x, grad = one
+    assert torch.equal(pooled, two[0]) and torch.equal(grad_x, two[1])
     expected = detops.roi_align_rotated(many, rois, (3, 40), 1.0, ratio)
     (expected_grad,) = torch.autograd.grad(expected, many, grad.repeat(1, 6, 1, 1))
     tolerance = {"atol": 2e-5, "rtol": 1e-5 if x.itemsize > 2 else torch.finfo(dtype).eps}
     torch.testing.assert_close(pooled, expected[:, 4:6], **tolerance)
-    torch.testing.assert_close(of_map, expected_grad[:, 4:6], **tolerance)
+    torch.testing.assert_close(grad_x, expected_grad[:, 4:6], **tolerance)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -120,23 +120,23 @@ def test_zero_weight_ignores_nonfinite_values(isa, device, layout, value, channe
     grad = torch.zeros(1, channels, 5, 7, device=device)
     grad[..., 1, 2] = value
     grad = grad.contiguous(memory_format=layout)
-    spread = roi_align_rotated_backward(grad, rois, 1.0, 5, 7, *x.shape, 1)
-    assert spread.isfinite().logical_not().sum() == channels
-    assert not spread[..., 2, 3].isfinite().any()
+    grad_x = roi_align_rotated_backward(grad, rois, 1.0, 5, 7, *x.shape, 1)
+    assert grad_x.isfinite().logical_not().sum() == channels
+    assert not grad_x[..., 2, 3].isfinite().any()
 
 
-def test_batches_of_a_run_add_up(isa):
+def test_rois_pooled_in_batches_accumulate_gradients(isa):
     # Adaptive RoIs of the whole feature map have so many taps that the kernel pools a few RoIs at a
     # time.
     x = feature_map(1, 2, 200, 220)
-    rois = rois_for(1, 60, 200.0)
+    rois = random_rois(1, 60, 200.0)
     rois[:, 3:5] += 180
-    pooled, grad, of_pooled = with_gradient(x, rois, 3)
+    pooled, grad, grad_pooled = with_gradient(x, rois, 3)
     parts = [with_gradient(x, rois[i : i + 1], 3)[0] for i in range(60)]
     assert torch.equal(pooled, torch.cat(parts))
     single = [
         roi_align_rotated_backward(g[None].double(), r[None], 1.0, 3, 3, *x.shape, -1)
-        for g, r in zip(of_pooled, rois, strict=True)
+        for g, r in zip(grad_pooled, rois, strict=True)
     ]
     torch.testing.assert_close(grad.double(), sum(single), atol=1e-4, rtol=0)
 

@@ -19,9 +19,9 @@ from corner_inputs import (
     LAYOUTS,
     RECTANGLES,
     check,
-    gradient_of,
+    input_gradient,
     inputs,
-    some_of_all,
+    parametrize_some,
 )
 
 import detops
@@ -29,7 +29,7 @@ import detops
 pytestmark = pytest.mark.slow
 
 
-@some_of_all(
+@parametrize_some(
     ("rectangle", "channels", "size"),
     [
         ("whole map", 1, (40, 40)),
@@ -55,7 +55,7 @@ def test_roi_align_matches_torchvision(isa, channels, layout, rectangle, size, p
         )
 
 
-@some_of_all(
+@parametrize_some(
     ("rectangle", "channels", "dtype"),
     [
         ("whole map", 3, torch.half),
@@ -109,26 +109,26 @@ def test_roi_align_reads_only_sampled_pixels(isa, layout):
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [1, 3, 16])
-def test_odd_boxes_pool_the_same_alone_and_together(channels, layout, aligned, poison):
+def test_malformed_boxes_pool_the_same_alone_and_together(channels, layout, aligned, poison):
     x = torch.randn(1, channels, 30, 20).contiguous(memory_format=layout)
     inf, nan = torch.inf, torch.nan
     boxes = [[5, 5, 5, 5], [15, 12, 3, 2], [-9, -9, -5, -5], [0, 0, 3e7, 9], [nan, 1, 2, 3],
              [-inf, 0, inf, 9], [-1e4, -1e4, 1e4, 1e4], [0, 0, 20, 30]]  # fmt: skip
     rois = torch.tensor([[0.0, *box] for box in boxes])
-    alone = [detops.roi_align(x, roi[None], 3, 1.0, 2, aligned) for roi in rois]
+    single = [detops.roi_align(x, roi[None], 3, 1.0, 2, aligned) for roi in rois]
     pooled = detops.roi_align(x, rois, 3, 1.0, 2, aligned)
-    torch.testing.assert_close(pooled, torch.cat(alone), atol=1e-5, rtol=1e-5, equal_nan=True)
+    torch.testing.assert_close(pooled, torch.cat(single), atol=1e-5, rtol=1e-5, equal_nan=True)
     assert pooled[:, :].isfinite().all()
     grad = torch.ones_like(pooled)
-    together = gradient_of(lambda x: detops.roi_align(x, rois, 3, 1.0, 2, aligned), x, grad)
+    joint = input_gradient(lambda x: detops.roi_align(x, rois, 3, 1.0, 2, aligned), x, grad)
     many = [
-        gradient_of(lambda x: detops.roi_align(x, roi[None], 3, 1.0, 2, aligned), x, grad[:1])  # noqa: B023
+        input_gradient(lambda x: detops.roi_align(x, roi[None], 3, 1.0, 2, aligned), x, grad[:1])  # noqa: B023
         for roi in rois
     ]
-    torch.testing.assert_close(together, torch.stack(many).sum(0), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(joint, torch.stack(many).sum(0), atol=1e-4, rtol=1e-5)
 
 
-@some_of_all(
+@parametrize_some(
     ("rectangle", "channels", "dtype"),
     [
         ("whole map", 3, torch.float32),
@@ -164,19 +164,19 @@ def test_roi_align_rotated_matches_float64_weights(isa, dtype, channels, layout,
         ]  # fmt: skip
         rules = torch.cat(rule) if rule else torch.zeros(0, len(pixels), 3, 2).double()
 
-        def theirs(x, rules=rules):
-            of_image = x[wide_boxes[:, 0].long()].flatten(2)
-            return torch.einsum("kcp,kphw->kchw", of_image, rules)
+        def reference_pool(x, rules=rules):
+            pixels_of_image = x[wide_boxes[:, 0].long()].flatten(2)
+            return torch.einsum("kcp,kphw->kchw", pixels_of_image, rules)
 
         check(
             lambda x: detops.roi_align_rotated(x, boxes, (3, 2), 1.0, sampling),  # noqa: B023
-            theirs,
+            reference_pool,
             x,
             {torch.half: 2e-3, torch.bfloat16: 2e-2, torch.double: 1e-12}.get(dtype, 5e-5),
         )
 
 
-@some_of_all(
+@parametrize_some(
     ("channels", "dtype"),
     [
         (1, torch.half),
@@ -219,11 +219,11 @@ def test_error_names_the_first_of_many_bad_boxes(sampling, two_threads):
     rois = torch.tensor([0.0, 1, 1, 5, 5]).repeat(4000, 1)
     rois[1900:, 0] = 1.0
 
-    def refused():
+    def error_message():
         with pytest.raises(RuntimeError, match=r"boxes\[1900, 0\] is a batch index"):
             detops.roi_align(torch.randn(1, 16, 9, 9), rois, 1, 1.0, sampling)
 
-    two_threads(refused)
+    two_threads(error_message)
 
 
 PEAKS = """

@@ -19,7 +19,7 @@ def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, dev
     return x.to(dtype).to(device).contiguous(memory_format=layout).requires_grad_()
 
 
-def rois_for(images, count, size=40.0, dtype=torch.float32):
+def random_rois(images, count, size=40.0, dtype=torch.float32):
     """Returns RoIs that exceed a feature map of `size`; some are inverted, many have halves."""
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(images, (count, 1), generator=generator)
@@ -41,7 +41,7 @@ SHAPES = [
 @pytest.mark.parametrize(("shape", "size"), SHAPES)
 def test_roi_pool_matches_torchvision(isa, device, layout, dtype, scale, shape, size):
     x = feature_map(*shape, layout=layout, dtype=dtype, device=device)
-    rois = rois_for(shape[0], 40, max(shape[2:]) / scale, dtype).to(device)
+    rois = random_rois(shape[0], 40, max(shape[2:]) / scale, dtype).to(device)
     theirs, their_index = torch.ops.torchvision.roi_pool(x, rois, scale, *size)
     ours, index = roi_pool_forward(x.detach(), rois, scale, *size)
     assert torch.equal(ours, theirs) and torch.equal(index, their_index)
@@ -64,7 +64,7 @@ def test_roi_pool_matches_torchvision(isa, device, layout, dtype, scale, shape, 
 def test_roi_pool_matches_reference(isa, device, layout, dtype):
     x = feature_map(2, 5, 9, 12, layout=layout, dtype=dtype, device=device).detach()
     x[0, 1, 2:5] = 1.0  # ties: the first counts
-    rois = rois_for(2, 25, 14.0).to(device)
+    rois = random_rois(2, 25, 14.0).to(device)
     for size, scale in (((3, 2), 1.0), ((4, 5), 0.7), ((1, 1), 2.0)):
         expected, expected_index = reference.roi_pool(x.cpu(), rois.cpu(), size, scale)
         ours, index = roi_pool_forward(x, rois, scale, *size)
@@ -74,7 +74,7 @@ def test_roi_pool_matches_reference(isa, device, layout, dtype):
 
 
 # Shape, number of RoIs, range of box sides: they select the path of the CPU kernels.
-WAYS = {
+VARIANTS = {
     "many RoIs": ((2, 33, 40, 50), 2600, (3, 12)),
     "one image, many channels": ((1, 130, 41, 50), 300, (3, 30)),
     "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
@@ -87,13 +87,15 @@ WAYS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("way", WAYS)
-def test_every_kernel_path_matches_torchvision(device, layout, dtype, way, two_threads, poison):
-    shape, count, (least, most) = WAYS[way]
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kernel_variant_matches_torchvision(
+    device, layout, dtype, variant, two_threads, poison
+):
+    shape, count, (min_side, max_side) = VARIANTS[variant]
     generator = torch.Generator().manual_seed(2)
     x = feature_map(*shape, layout=layout, device=device, dtype=dtype)
     centre = torch.rand(count, 2, generator=generator) * torch.tensor(shape[:1:-1])
-    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    side = min_side + torch.rand(count, 2, generator=generator) * (max_side - min_side)
     image = torch.randint(shape[0], (count, 1), generator=generator)
     image[image == 2] = 1
     rois = torch.cat([image, centre - side / 2, centre + side / 2], 1).to(device)
@@ -112,8 +114,8 @@ def test_every_kernel_path_matches_torchvision(device, layout, dtype, way, two_t
     assert torch.equal(one[0].cpu(), expected.to(dtype))
     rounding = 2**-8 if dtype == torch.bfloat16 else 0
     torch.testing.assert_close(one[1].float().cpu(), expected_grad, atol=2e-5, rtol=1e-5 + rounding)
-    again = ours()
-    for a, b, c in zip(one, two, again, strict=True):
+    repeated = ours()
+    for a, b, c in zip(one, two, repeated, strict=True):
         assert torch.equal(a, b) and torch.equal(a, c)
 
 
@@ -147,9 +149,9 @@ def test_backward_ignores_invalid_argmax(device, values_are_checked, layout, dty
     argmax = torch.tensor([20, -7, 2**31 - 1, 3, -(2**31), 19, 20, -1], dtype=torch.int32)
     grad = torch.ones(1, 2, 2, 2, device=device, dtype=dtype)
     argmax = argmax.view(1, 2, 2, 2).to(device)
-    spread = roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 1, 2, 4, 5)
+    grad_x = roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 1, 2, 4, 5)
     if values_are_checked:
-        assert spread.sum() == 2 and spread[0, 0, 0, 3] == 1 and spread[0, 1, 3, 4] == 1
+        assert grad_x.sum() == 2 and grad_x[0, 0, 0, 3] == 1 and grad_x[0, 1, 3, 4] == 1
 
 
 ODD_BOXES = {
@@ -166,7 +168,7 @@ ODD_BOXES = {
 
 @pytest.mark.parametrize(("box", "value"), ODD_BOXES.values(), ids=ODD_BOXES.keys())
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_odd_boxes_pool_to_zero_or_the_maximum(device, box, value, layout):
+def test_malformed_boxes_pool_to_zero_or_the_maximum(device, box, value, layout):
     x = feature_map(1, 3, 16, 16, layout=layout, device=device)
     rois = torch.tensor([[0.0, *box], [0, 1, 1, 9, 9]], device=device)
     for size in (1, 7):

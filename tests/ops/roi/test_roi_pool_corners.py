@@ -7,14 +7,22 @@ instruction set and layout.
 import pytest
 import reference_roi_pool
 import torch
-from corner_inputs import CHANNELS, DTYPES, FEW_RECTANGLES, LAYOUTS, RECTANGLES, inputs, some_of_all
+from corner_inputs import (
+    CHANNELS,
+    DTYPES,
+    FEW_RECTANGLES,
+    LAYOUTS,
+    RECTANGLES,
+    inputs,
+    parametrize_some,
+)
 
 import detops
 
 pytestmark = pytest.mark.slow
 
 
-@some_of_all(
+@parametrize_some(
     ("rectangle", "channels", "dtype", "size"),
     [
         ("whole map", 16, torch.half, (7, 5)),
@@ -40,11 +48,11 @@ def test_roi_pool_matches_torchvision(isa, dtype, size, channels, layout, rectan
     rois = rois.to(torch.promote_types(dtype, torch.float32))
     pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, *size)
     wide = x.float() if dtype != torch.double else x
-    expected, places = torch.ops.torchvision.roi_pool(wide.contiguous(), rois, 1.0, *size)
+    expected, expected_argmax = torch.ops.torchvision.roi_pool(wide.contiguous(), rois, 1.0, *size)
     # If a bin has no pixel above -inf, torchvision returns -inf or the lowest number.
-    plain = places >= 0
-    assert torch.equal(argmax[plain], places[plain])
-    assert torch.equal(pooled[plain], expected[plain].to(dtype))
+    has_maximum = expected_argmax >= 0
+    assert torch.equal(argmax[has_maximum], expected_argmax[has_maximum])
+    assert torch.equal(pooled[has_maximum], expected[has_maximum].to(dtype))
     geometry = (1.0, *size, *x.shape)
     grad = torch.randn(pooled.shape).to(dtype).contiguous(memory_format=layout)
 
@@ -67,7 +75,7 @@ def test_roi_pool_matches_torchvision(isa, dtype, size, channels, layout, rectan
     assert torch.equal(one, two)
 
 
-@some_of_all(
+@parametrize_some(
     ("rectangle", "channels", "op"),
     [
         ("whole map", 1, "ps_roi_align"),
@@ -103,7 +111,7 @@ def test_position_sensitive_ops_match_float64(isa, channels, layout, rectangle, 
     torch.testing.assert_close(one.double(), expected, atol=1e-4, rtol=1e-4)
 
 
-@some_of_all(
+@parametrize_some(
     ("rectangle", "channels", "dtype", "size", "op"),
     [
         ("whole map", 1, torch.float32, (3, 2), "ps_roi_align"),
@@ -144,8 +152,8 @@ def test_both_layouts_give_the_same_position_sensitive_bits(
     linear = call(wide, rois.double(), size, 1.0, *extra)
     (expected,) = torch.autograd.grad(linear, wide, grad.double())
     for layout in LAYOUTS:
-        spread = raw(grad.contiguous(memory_format=layout), rois, 1.0, *size, *x.shape, *extra)
-        torch.testing.assert_close(spread.double(), expected, atol=tolerance, rtol=tolerance)
+        grad_x = raw(grad.contiguous(memory_format=layout), rois, 1.0, *size, *x.shape, *extra)
+        torch.testing.assert_close(grad_x.double(), expected, atol=tolerance, rtol=tolerance)
     if dtype in (torch.half, torch.bfloat16):  # rounded once
         sums = raw(grad.float(), rois, 1.0, *size, *x.shape, *extra)
         assert torch.equal(raw(grad, rois, 1.0, *size, *x.shape, *extra), sums.to(dtype))
@@ -162,16 +170,16 @@ def test_roi_pool_gradient_of_few_bins_matches_sums(isa, dtype, channels, layout
     pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, 3, 2)
     argmax[3, 0, 0, 0], argmax[3, 0, 0, 1] = -1, 90 * 100  # outside the map
     grad = torch.randn(pooled.shape).to(dtype).contiguous(memory_format=layout)
-    got = detops._C.roi_pool_backward(grad, x, rois, argmax, 1.0, 3, 2, *x.shape)
+    found = detops._C.roi_pool_backward(grad, x, rois, argmax, 1.0, 3, 2, *x.shape)
     sums = torch.zeros(2, channels, 90 * 100)
     for k, roi in enumerate(rois):
         for c in range(channels):
-            for place, g in zip(argmax[k, c].flatten().tolist(), grad[k, c].flatten(), strict=True):
-                if 0 <= place < 90 * 100:
-                    sums[int(roi[0]), c, place] += g.float()
+            for index, g in zip(argmax[k, c].flatten().tolist(), grad[k, c].flatten(), strict=True):
+                if 0 <= index < 90 * 100:
+                    sums[int(roi[0]), c, index] += g.float()
     tolerance = {torch.half: 2e-3, torch.bfloat16: 1e-2}[dtype]
     torch.testing.assert_close(
-        got.float().flatten(2), sums, atol=tolerance, rtol=tolerance, check_stride=False
+        found.float().flatten(2), sums, atol=tolerance, rtol=tolerance, check_stride=False
     )
 
 
@@ -181,5 +189,5 @@ def test_roi_pool_of_subpixel_bins_matches_torchvision(isa, channels, poison):
     x, rois = inputs("all sizes", channels, torch.contiguous_format)
     for size in ((28, 28), (90, 3), (2, 130)):
         pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, *size)
-        expected, places = torch.ops.torchvision.roi_pool(x, rois, 1.0, *size)
-        assert torch.equal(pooled, expected) and torch.equal(argmax, places)
+        expected, expected_argmax = torch.ops.torchvision.roi_pool(x, rois, 1.0, *size)
+        assert torch.equal(pooled, expected) and torch.equal(argmax, expected_argmax)

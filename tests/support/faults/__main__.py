@@ -21,7 +21,7 @@ FAULTS = {
 }
 
 
-def once(kind: str, seed: int) -> tuple[bool, str]:
+def try_fault(kind: str, seed: int) -> tuple[bool, str]:
     """Tries a fault; returns whether it took effect, and an error message."""
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -37,26 +37,33 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="faults whose names contain this")
-    parser.add_argument("--page", type=Path, help="the page that tells how often each was tried")
+    parser.add_argument("--page", type=Path, help="page whose table of faults is updated")
     arguments = parser.parse_args()
     # Otherwise each thread has its own heap, and limits do not count its memory.
     LIBC.mallopt(M_ARENA_MAX, 1)
-    wrong = 0
+    failed = 0
     for kind in [k for k in FAULTS if arguments.only in k]:
         if "read-only" in kind and not can_mount():
-            print(f"{kind}: not tried, this process may not mount", flush=True)
+            print(f"{kind}: skipped, this process may not mount", flush=True)
             continue
         began = time.monotonic()
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            found = list(pool.map(partial(once, kind), range(arguments.times)))
-        took = time.monotonic() - began
-        told, bit = [what for _, what in found if what], sum(bit for bit, _ in found)
-        wrong += len(told)
+            outcomes = list(pool.map(partial(try_fault, kind), range(arguments.times)))
+        seconds = time.monotonic() - began
+        errors = [error for _, error in outcomes if error]
+        took_effect = sum(effect for effect, _ in outcomes)
+        failed += len(errors)
         if arguments.page:
-            publish(arguments.page, {kind: [len(found), bit, len(told)]})
-        print(f"{kind}: {len(told)} of {len(found)} wrong, {bit} bit, {took:.0f} s", flush=True)
-        print(*(f"    {each}" for each in told), sep="\n", end="\n" if told else "", flush=True)
-    sys.exit(wrong > 0)
+            publish(arguments.page, {kind: [len(outcomes), took_effect, len(errors)]})
+        print(
+            f"{kind}: {len(errors)} of {len(outcomes)} failed, {took_effect} took effect,"
+            f" {seconds:.0f} s",
+            flush=True,
+        )
+        print(
+            *(f"    {error}" for error in errors), sep="\n", end="\n" if errors else "", flush=True
+        )
+    sys.exit(failed > 0)
 
 
 if __name__ == "__main__":

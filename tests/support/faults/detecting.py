@@ -14,8 +14,15 @@ from detops.cli.options import SHAPES_WEIGHTS
 from detops.data.shapes import export
 from detops.engine.journal import MERGED, PART_NAME, SETTINGS
 
-from .disk import becomes_read_only
-from .process import Command, cut, flipped, keep_no_memory, made_once, require
+from .disk import make_read_only
+from .process import (
+    Command,
+    cached_across_threads,
+    disable_malloc_cache,
+    flip_bit,
+    require,
+    truncate,
+)
 
 IMAGES = 24
 RESULTS = "detections*.jsonl"
@@ -23,7 +30,7 @@ TABLES = {"--json": "found.json", "--coco": "coco.json", "--csv": "found.csv"}
 
 
 @cache
-def photographs() -> Path:
+def images() -> Path:
     """Returns a folder of images with objects to detect."""
     return export(Path(mkdtemp(prefix="faults-")), "test", length=IMAGES, size=96).parent
 
@@ -33,72 +40,74 @@ class Detect(Command):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder.with_suffix(".log"))
-        self.folder, self.pictures = folder, photographs()  # before the fork
+        self.folder, self.images = folder, images()  # before the fork
 
-    def work(self) -> int:
+    def execute(self) -> int:
         torch.set_num_threads(1)
-        command = ["detect", self.pictures, "--weights", SHAPES_WEIGHTS, "--resume"]
+        command = ["detect", self.images, "--weights", SHAPES_WEIGHTS, "--resume"]
         command += ["--output", self.folder]
         for option, name in TABLES.items():
             command += [option, self.folder / name]
         return cli.main([str(argument) for argument in command])
 
-    def done(self) -> int:
+    def progress(self) -> int:
         part = self.folder / PART_NAME.format(0)
         try:
             return part.read_bytes().count(b"\n")
         except FileNotFoundError:  # not started, or finished
             return IMAGES if (self.folder / MERGED).exists() else 0
 
-    def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
+    def run_to_random_point(
+        self, rng: random.Random, before: Callable[[], None] = lambda: None
+    ) -> None:
         """Starts the process and waits for a random moment before the last image."""
-        super().reach(rng, IMAGES, before)
+        super().run_to_random_point(rng, IMAGES, before)
 
     def results(self) -> dict[str, str]:
         """Returns the written tables, without the name of the folder."""
         texts = {name: (self.folder / name).read_text() for name in (MERGED, *TABLES.values())}
         return {name: text.replace(str(self.folder), "") for name, text in texts.items()}
 
-    def finish(self) -> None:
+    def resume(self) -> None:
         """Resumes and runs to the end."""
-        super().finish()
-        left = list(self.folder.glob("*.tmp")) + list(self.folder.glob(PART_NAME.format("*")))
-        require(not left, f"left behind: {left}")
-        require(len(list(self.folder.glob("*.png"))) == IMAGES, "pictures are missing")
+        super().resume()
+        leftovers = list(self.folder.glob("*.tmp")) + list(self.folder.glob(PART_NAME.format("*")))
+        require(not leftovers, f"left behind: {leftovers}")
+        require(len(list(self.folder.glob("*.png"))) == IMAGES, "output images are missing")
 
 
-@made_once
-def _whole() -> dict[str, str]:
+@cached_across_threads
+def _undisturbed() -> dict[str, str]:
     run = Detect(Path(mkdtemp(prefix="faults-")) / "whole")
-    run.finish()
+    run.resume()
     results = run.results()
-    require('"score"' in results["found.json"], "nothing was found")
+    require('"score"' in results["found.json"], "no detections")
     return results
 
 
-def ended(how: int, run: Detect, rng: random.Random) -> bool:
+def signalled(signal_number: int, run: Detect, rng: random.Random) -> bool:
     """Ends the run by a signal."""
-    run.reach(rng)
-    return run.signalled(how)
+    run.run_to_random_point(rng)
+    return run.send_signal(signal_number)
 
 
 def disk_read_only(run: Detect, rng: random.Random) -> bool:
     """Makes the folder read-only, from a random moment on."""
-    becomes_read_only(run.folder, partial(run.reach, rng), run)
-    return run.fails("Read-only file system")
+    make_read_only(run.folder, partial(run.run_to_random_point, rng), run)
+    return run.fails_with("Read-only file system")
 
 
 def file_too_large(run: Detect, rng: random.Random) -> bool:
     """Limits the size of files, from a random moment on: part of a write succeeds."""
-    run.reach(rng)
+    run.run_to_random_point(rng)
     return run.limit_files(rng.randrange(200, 20_000))
 
 
 def out_of_memory(run: Detect, rng: random.Random) -> bool:
     """Denies further address space, from a random moment on."""
-    run.reach(rng, keep_no_memory)
+    run.run_to_random_point(rng, disable_malloc_cache)
     run.limit_memory(rng.randrange(1 << 18))
-    return run.fails("memory")
+    return run.fails_with("memory")
 
 
 def damaged(
@@ -108,7 +117,7 @@ def damaged(
 
     A flipped bit may change a number of a detection, which no check can notice.
     """
-    ended(signal.SIGKILL, run, rng)
+    signalled(signal.SIGKILL, run, rng)
     kinds = [sorted(run.folder.glob(name)) for name in (SETTINGS, RESULTS, "*.png")]
     kinds = [[file for file in kind if file.stat().st_size] for kind in kinds]
     if not any(kinds):
@@ -116,29 +125,31 @@ def damaged(
     file = rng.choice(rng.choice([kind for kind in kinds if kind]))
     file.write_bytes(change(file.read_bytes(), rng))
     run.start()
-    if run.fails("damaged|another"):
+    if run.fails_with("damaged|another"):
         file.unlink()
-    elif file.match(RESULTS) and change is flipped:
+    elif file.match(RESULTS) and change is flip_bit:
         (run.folder / MERGED).unlink()
     return True
 
 
-def _survived(fault: Callable[[Detect, random.Random], bool], rng: random.Random, at: Path) -> bool:
-    whole = _whole()
-    run = Detect(at / "run")
-    bit = fault(run, rng)
-    run.finish()
-    require(run.results() == whole, "other results")
-    return bit
+def _survived(
+    fault: Callable[[Detect, random.Random], bool], rng: random.Random, folder: Path
+) -> bool:
+    undisturbed = _undisturbed()
+    run = Detect(folder / "run")
+    took_effect = fault(run, rng)
+    run.resume()
+    require(run.results() == undisturbed, "different results")
+    return took_effect
 
 
 FAULTS = {
     name: partial(_survived, fault)
     for name, fault in {
-        "kill -9": partial(ended, signal.SIGKILL),
-        "SIGTERM": partial(ended, signal.SIGTERM),
-        "a file is torn": partial(damaged, cut),
-        "a bit of a file flips": partial(damaged, flipped),
+        "kill -9": partial(signalled, signal.SIGKILL),
+        "SIGTERM": partial(signalled, signal.SIGTERM),
+        "a file is torn": partial(damaged, truncate),
+        "a bit of a file flips": partial(damaged, flip_bit),
         "the disk becomes read-only": disk_read_only,
         "files may not grow": file_too_large,
         "no memory is left": out_of_memory,

@@ -7,11 +7,11 @@ from fuzz.table import add
 from detops.marks import fill
 
 
-def publish(page: Path, tried: dict[str, list[int]]) -> None:
+def publish(page: Path, counts: dict[str, list[int]]) -> None:
     """Replaces the numbers of earlier runs, in the page and in a file next to it."""
-    lines = ["| command | fault | tried | bit | not survived |", "|---|---|---|---|---|"]
-    for name, (times, *bit, wrong) in add(page, "faults", tried)["faults"].items():
+    lines = ["| command | fault | tries | took effect | failed |", "|---|---|---|---|---|"]
+    for name, (tries, *took_effect, failed) in add(page, "faults", counts)["faults"].items():
         command, _, fault = name.partition(": ")
-        numbers = times, *(bit or "-"), wrong  # older runs did not count effects
-        lines.append(f"| `detops {command}` | {fault} | {' | '.join(map(str, numbers))} |")
+        columns = tries, *(took_effect or "-"), failed  # older runs did not count effects
+        lines.append(f"| `detops {command}` | {fault} | {' | '.join(map(str, columns))} |")
     page.write_text(fill(page.read_text(), "faults", "\n".join(lines) + "\n"))

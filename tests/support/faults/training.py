@@ -23,17 +23,17 @@ from paths import environment
 
 from detops.engine import load_checkpoint
 
-from .disk import becomes_read_only
+from .disk import make_read_only
 from .process import (
     FORK,
-    LATEST,
+    TIMEOUT,
     Command,
+    cached_across_threads,
     children,
-    cut,
-    flipped,
-    keep_no_memory,
-    made_once,
+    disable_malloc_cache,
+    flip_bit,
     require,
+    truncate,
     wait_for,
 )
 
@@ -42,13 +42,13 @@ YEARS = 3e8  # about ten years in seconds
 CHANGES = ("SOLVER.MAX_ITER", STEPS, "SOLVER.CHECKPOINT_PERIOD", PERIOD)
 
 
-def lines_of(folder: Path) -> int:
+def count_lines(folder: Path) -> int:
     """Returns the number of lines of metrics."""
     file = folder / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def steps_of(metrics: bytes) -> list[int]:
+def read_steps(metrics: bytes) -> list[int]:
     """Returns the steps with a complete line."""
     found = []
     for line in metrics.split(b"\n"):
@@ -63,98 +63,105 @@ class Run(Command):
     def __init__(self, folder: Path, *changes: object) -> None:
         super().__init__(folder.with_suffix(".log"))
         self.folder, self.changes = folder, changes
-        self.lost = 0  # lines of metrics that a fault removed
+        self.lost_lines = 0  # lines of metrics that a fault removed
 
-    def work(self) -> int:
+    def execute(self) -> int:
         torch.set_num_threads(1)
         return tiny.train(self.folder, *CHANGES, *self.changes, "--resume")
 
-    def done(self) -> int:
-        return lines_of(self.folder)
+    def progress(self) -> int:
+        return count_lines(self.folder)
 
-    def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
+    def run_to_random_point(
+        self, rng: random.Random, before: Callable[[], None] = lambda: None
+    ) -> None:
         """Starts the process and waits for a random moment in the run, except its end."""
-        super().reach(rng, STEPS - 1, before)
+        super().run_to_random_point(rng, STEPS - 1, before)
 
 
-def require_same(folder: Path, whole: Path, lost: int = 0) -> None:
-    """Requires that two runs ended alike; `lost` lines of metrics may be missing."""
-    ours, theirs = (load_checkpoint(each / "checkpoint.pt")["model"] for each in (folder, whole))
-    require(all(torch.equal(ours[k], v) for k, v in theirs.items()), "other weights")
+def require_same(folder: Path, undisturbed: Path, lost_lines: int = 0) -> None:
+    """Requires that two runs ended alike; `lost_lines` lines of metrics may be missing."""
+    ours, theirs = (
+        load_checkpoint(path / "checkpoint.pt")["model"] for path in (folder, undisturbed)
+    )
+    require(all(torch.equal(ours[k], v) for k, v in theirs.items()), "different weights")
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]
-    known = steps == sorted(set(steps)) and set(steps) <= set(range(1, STEPS + 1))
-    require(known and len(steps) >= STEPS - lost, f"lines of the steps {steps}, {lost} were lost")
-    left = [p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".lock"))]
-    require(not left, f"left behind: {left}")
+    are_valid = steps == sorted(set(steps)) and set(steps) <= set(range(1, STEPS + 1))
+    require(
+        are_valid and len(steps) >= STEPS - lost_lines,
+        f"metrics have the steps {steps}, {lost_lines} may be missing",
+    )
+    leftovers = [p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".lock"))]
+    require(not leftovers, f"left behind: {leftovers}")
 
 
-@made_once
-def _whole() -> Path:
+@cached_across_threads
+def _undisturbed() -> Path:
     run = Run(Path(mkdtemp(prefix="faults-")) / "whole")
-    run.finish()
+    run.resume()
     return run.folder
 
 
-def ended(
-    how: int, run: Run, rng: random.Random, before: Callable[[], None] = lambda: None
+def signalled(
+    signal_number: int, run: Run, rng: random.Random, before: Callable[[], None] = lambda: None
 ) -> bool:
     """Ends the run by a signal; SIGTERM comes before a machine is taken away."""
-    run.reach(rng, before)
-    return run.signalled(how)
+    run.run_to_random_point(rng, before)
+    return run.send_signal(signal_number)
 
 
 def worker_killed(run: Run, rng: random.Random) -> bool:
     """Sends ``kill -9`` to a data worker."""
     run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 2)
-    run.reach(rng)
+    run.run_to_random_point(rng)
     workers = children(run.pid) if run.alive() else []
     if workers:
         os.kill(rng.choice(workers), signal.SIGKILL)
-    return run.fails("a data worker died")
+    return run.fails_with("a data worker died")
 
 
-def newest(folder: Path) -> Path | None:
+def newest_checkpoint(folder: Path) -> Path | None:
     """Returns the last checkpoint."""
     return max(folder.glob("checkpoint_*.pt"), default=None)
 
 
-def begin_anew(run: Run) -> None:
+def restart_if_damaged(run: Run) -> None:
     """Restarts a run without its only checkpoint if that is damaged, which it must report."""
     if len(list(run.folder.glob("checkpoint_*.pt"))) != 1:
         return
     run.start()
-    if run.end() != 0:
-        run.told("none of its checkpoints can be used: .* (damaged|SHA-256)")
+    if run.wait() != 0:
+        run.require_reported("none of its checkpoints can be used: .* (damaged|SHA-256)")
         for file in run.folder.glob("checkpoint*.pt"):
             file.unlink()
 
 
 def damaged(change: Callable[[bytes, random.Random], bytes], run: Run, rng: random.Random) -> bool:
     """Damages the newest checkpoint, the metrics or both, after ``kill -9``."""
-    ended(signal.SIGKILL, run, rng)
+    signalled(signal.SIGKILL, run, rng)
     metrics = run.folder / "metrics.jsonl"
-    there = [file for file in (newest(run.folder), metrics) if file and file.exists()]
-    there = [file for file in there if file.stat().st_size]
-    chosen = rng.sample(there, rng.randint(1, len(there))) if there else []
+    files = [file for file in (newest_checkpoint(run.folder), metrics) if file and file.exists()]
+    files = [file for file in files if file.stat().st_size]
+    chosen = rng.sample(files, rng.randint(1, len(files))) if files else []
     for file in chosen:
         content = file.read_bytes()
         changed = change(content, rng)
         if file == metrics:
-            before = steps_of(content)
+            original_steps = read_steps(content)
             # No check can notice a step whose number became another.
-            while (left := steps_of(changed)) != sorted({*left} & {*before}):
+            while (remaining := read_steps(changed)) != sorted({*remaining} & {*original_steps}):
                 changed = change(content, rng)
-            run.lost = len(before) - len(left)
+            run.lost_lines = len(original_steps) - len(remaining)
         file.unlink()  # checkpoint.pt may be another name of the file
         file.write_bytes(changed)
-    begin_anew(run)
+    restart_if_damaged(run)
     return bool(chosen)
 
 
 def disk_full(run: Run, rng: random.Random) -> bool:
     """Fills the disk for checkpoints, from a random moment on."""
-    run.reach(rng)
+    run.run_to_random_point(rng)
     file = run.folder / "checkpoint.pt.tmp"
     run.folder.mkdir(exist_ok=True)
     while run.alive():
@@ -163,26 +170,26 @@ def disk_full(run: Run, rng: random.Random) -> bool:
             os.symlink("/dev/full", file)
         time.sleep(0.001)
     file.unlink(missing_ok=True)
-    return run.fails("No space left on device")
+    return run.fails_with("No space left on device")
 
 
 def disk_read_only(run: Run, rng: random.Random) -> bool:
     """Makes the folder read-only, from a random moment on."""
-    becomes_read_only(run.folder, partial(run.reach, rng), run)
-    return run.fails("Read-only file system")
+    make_read_only(run.folder, partial(run.run_to_random_point, rng), run)
+    return run.fails_with("Read-only file system")
 
 
 def file_too_large(run: Run, rng: random.Random) -> bool:
     """Limits the size of files, from a random moment on: part of a write succeeds."""
-    run.reach(rng)
+    run.run_to_random_point(rng)
     return run.limit_files(rng.randrange(200, 200_000))
 
 
 def out_of_memory(run: Run, rng: random.Random) -> bool:
     """Denies further address space, from a random moment on."""
-    run.reach(rng, keep_no_memory)
+    run.run_to_random_point(rng, disable_malloc_cache)
     run.limit_memory(rng.randrange(1 << 18))
-    return run.fails("memory")
+    return run.fails_with("memory")
 
 
 def clocks_jump(run: Run, rng: random.Random) -> bool:
@@ -192,66 +199,68 @@ def clocks_jump(run: Run, rng: random.Random) -> bool:
     waits for data workers by `monotonic`.
     """
     run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 1)
-    asked = FORK.RawArray("i", len(CLOCKS))
+    calls = FORK.RawArray("i", len(CLOCKS))
 
     def jump() -> None:
-        for number, (name, back) in enumerate(CLOCKS.items()):
-            setattr(time, name, jumping(getattr(time, name), back, asked, number))
+        for index, (name, back) in enumerate(CLOCKS.items()):
+            setattr(time, name, jumping(getattr(time, name), back, calls, index))
 
-    bit = ended(signal.SIGKILL, run, rng, jump)
-    begun = lines_of(run.folder) > 0
-    require(not begun or all(asked), f"{list(CLOCKS)} were asked {list(asked)} times")
+    took_effect = signalled(signal.SIGKILL, run, rng, jump)
+    has_started = count_lines(run.folder) > 0
+    require(not has_started or all(calls), f"{list(CLOCKS)} were called {list(calls)} times")
     for file in run.folder.glob("*"):
         os.utime(file, (rng.uniform(0, 4e9),) * 2, follow_symlinks=False)
-    return bit and begun
+    return took_effect and has_started
 
 
 CLOCKS = {"perf_counter": 0.0, "monotonic": 0.0, "time": -YEARS}  # how far they may jump back
 
 
 def jumping(
-    clock: Callable[[], float], back: float, asked: MutableSequence[int], number: int
+    clock: Callable[[], float], back: float, calls: MutableSequence[int], index: int
 ) -> Callable[[], float]:
     """Returns a clock that sometimes jumps, and counts its calls."""
-    rng, ahead = random.Random(number), 0.0
+    rng, offset = random.Random(index), 0.0
 
     def now() -> float:
-        nonlocal ahead
-        asked[number] += 1
+        nonlocal offset
+        calls[index] += 1
         if rng.random() < 0.3:
-            ahead += rng.uniform(back, YEARS)
-        return clock() + ahead
+            offset += rng.uniform(back, YEARS)
+        return clock() + offset
 
     return now
 
 
 def two_runs(run: Run, rng: random.Random) -> bool:
     """Starts a second run in the folder of the first."""
-    run.reach(rng)
+    run.run_to_random_point(rng)
     other = Run(run.folder, *run.changes)
     other.log = run.folder.with_suffix(".other.log")
     alive = run.alive()
     if alive:  # and keep it alive
         os.kill(run.pid, signal.SIGSTOP)
     other.start()
-    status = other.end()
+    status = other.wait()
     if alive:
         os.kill(run.pid, signal.SIGCONT)
-    first = run.end()
-    require(first == 0, f"the first run ends with {first}")
+    first_status = run.wait()
+    require(first_status == 0, f"the first run exited with status {first_status}")
     if alive and status:
-        other.told("another run")
+        other.require_reported("another run")
     return alive and status != 0
 
 
-def _survived(fault: Callable[[Run, random.Random], bool], rng: random.Random, at: Path) -> bool:
-    whole = _whole()
-    run = Run(at / "run")
-    bit = fault(run, rng)
+def _survived(
+    fault: Callable[[Run, random.Random], bool], rng: random.Random, folder: Path
+) -> bool:
+    undisturbed = _undisturbed()
+    run = Run(folder / "run")
+    took_effect = fault(run, rng)
     run.changes = ()
-    run.finish()
-    require_same(run.folder, whole, run.lost)
-    return bit
+    run.resume()
+    require_same(run.folder, undisturbed, run.lost_lines)
+    return took_effect
 
 
 def _two_processes(folder: Path) -> "subprocess.Popen[bytes]":
@@ -266,38 +275,40 @@ def _two_processes(folder: Path) -> "subprocess.Popen[bytes]":
         )
 
 
-@made_once
-def _whole_of_two() -> Path:
+@cached_across_threads
+def _undisturbed_pair() -> Path:
     folder = Path(mkdtemp(prefix="faults-")) / "whole"
-    require(_two_processes(folder).wait(LATEST) == 0, folder.with_suffix(".log"))
+    require(_two_processes(folder).wait(TIMEOUT) == 0, folder.with_suffix(".log"))
     return folder
 
 
-def one_of_two_killed(rng: random.Random, at: Path) -> bool:
+def one_of_two_killed(rng: random.Random, folder: Path) -> bool:
     """Sends ``kill -9`` to one of two processes; torchrun restarts both."""
-    whole = _whole_of_two()
-    folder = at / "run"
+    undisturbed = _undisturbed_pair()
+    folder = folder / "run"
     run = _two_processes(folder)
     until = rng.randrange(STEPS - 1)
-    wait_for(lambda: lines_of(folder) >= until or run.poll() is not None)
+    wait_for(lambda: count_lines(folder) >= until or run.poll() is not None)
     time.sleep(rng.random() * 0.1)
     workers = children(run.pid) if run.poll() is None else []
     if workers:
         os.kill(rng.choice(workers), signal.SIGKILL)
-    status = run.wait(LATEST)
-    require(status == 0, f"ends with {status}: {folder.with_suffix('.log').read_text()[-600:]}")
-    require_same(folder, whole)
+    status = run.wait(TIMEOUT)
+    require(
+        status == 0, f"exited with status {status}: {folder.with_suffix('.log').read_text()[-600:]}"
+    )
+    require_same(folder, undisturbed)
     return bool(workers)
 
 
 FAULTS = {
     name: partial(_survived, fault)
     for name, fault in {
-        "kill -9": partial(ended, signal.SIGKILL),
-        "SIGTERM": partial(ended, signal.SIGTERM),
+        "kill -9": partial(signalled, signal.SIGKILL),
+        "SIGTERM": partial(signalled, signal.SIGTERM),
         "kill -9 of a data worker": worker_killed,
-        "bits of checkpoint and metrics flip": partial(damaged, flipped),
-        "checkpoint and metrics are torn": partial(damaged, cut),
+        "bits of checkpoint and metrics flip": partial(damaged, flip_bit),
+        "checkpoint and metrics are torn": partial(damaged, truncate),
         "the disk is full": disk_full,
         "the disk becomes read-only": disk_read_only,
         "files may not grow": file_too_large,

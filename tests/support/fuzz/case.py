@@ -19,7 +19,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 ISAS = ("baseline", "avx2", "avx512")
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
 # Under sanitizers, an impossible allocation must fail as in other builds, instead of aborting.
-REFUSES = "allocator_may_return_null=1:max_allocation_size_mb=4096"
+SANITIZER_OPTIONS = "allocator_may_return_null=1:max_allocation_size_mb=4096"
 
 
 @dataclass
@@ -81,7 +81,7 @@ def to_json(case: Case) -> dict[str, Any]:
     storages: dict[int, int] = {}
     memory: list[str] = []
 
-    def told(tensor: Tensor) -> dict[str, Any]:
+    def serialize(tensor: Tensor) -> dict[str, Any]:
         key = tensor.untyped_storage()._cdata
         if key not in storages:
             storages[key] = len(memory)
@@ -95,20 +95,20 @@ def to_json(case: Case) -> dict[str, Any]:
             "memory": storages[key],
         }
 
-    args = {name: map_tensors(value, told) for name, value in case.args.items()}
+    args = {name: map_tensors(value, serialize) for name, value in case.args.items()}
     return {"op": case.op, "seed": case.seed, "mood": case.mood, "args": args, "memory": memory}
 
 
-def from_json(told: dict[str, Any]) -> Case:
+def from_json(stored: dict[str, Any]) -> Case:
     """Restores a case that :func:`to_json` stored."""
     memory = [
         torch.frombuffer(bytearray(base64.b64decode(m)), dtype=torch.uint8) if m else torch.empty(0)
-        for m in told["memory"]
+        for m in stored["memory"]
     ]
 
-    def made(value: Any) -> Any:
+    def restore(value: Any) -> Any:
         if isinstance(value, list):
-            return [made(v) for v in value]
+            return [restore(v) for v in value]
         if not isinstance(value, dict):
             return value
         tensor = torch.empty(0, dtype=getattr(torch, value["dtype"]))
@@ -116,5 +116,5 @@ def from_json(told: dict[str, Any]) -> Case:
         tensor.set_(storage, value["offset"], value["size"], value["stride"])
         return torch._neg_view(tensor) if value["negated"] else tensor
 
-    args = {name: made(value) for name, value in told["args"].items()}
-    return Case(told["op"], told["seed"], told["mood"], args)
+    args = {name: restore(value) for name, value in stored["args"].items()}
+    return Case(stored["op"], stored["seed"], stored["mood"], args)

@@ -16,7 +16,7 @@ from PIL import Image
 from detops.engine.checkpoint import save_weights
 
 
-def picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
+def noise_image(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
     """Returns a noise image."""
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
     return Image.fromarray(pixels).convert(mode)
@@ -30,65 +30,66 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 @cache
-def pictures() -> list[bytes]:
+def image_files() -> list[bytes]:
     """Returns images in formats and modes of many kinds."""
     exif = Image.Exif()
     exif[0x0112] = 6
     wide = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50)
     return [
-        encoded(picture(), "PNG"),
-        encoded(picture("P"), "PNG", transparency=0),
+        encoded(noise_image(), "PNG"),
+        encoded(noise_image("P"), "PNG", transparency=0),
         encoded(wide, "PNG"),
-        encoded(picture(), "JPEG", exif=exif),
-        encoded(picture("CMYK"), "JPEG", progressive=True),
-        encoded(picture(), "GIF", save_all=True, append_images=[picture()]),
-        encoded(picture("1"), "BMP"),
-        encoded(picture(), "TIFF", compression="tiff_lzw"),
+        encoded(noise_image(), "JPEG", exif=exif),
+        encoded(noise_image("CMYK"), "JPEG", progressive=True),
+        encoded(noise_image(), "GIF", save_all=True, append_images=[noise_image()]),
+        encoded(noise_image("1"), "BMP"),
+        encoded(noise_image(), "TIFF", compression="tiff_lzw"),
         encoded(wide, "TIFF"),
-        encoded(picture(), "WEBP"),
-        encoded(picture(), "ICO"),
-        encoded(picture(), "PPM"),
-        encoded(picture("L"), "PCX"),
-        encoded(picture(), "TGA"),
-        encoded(picture(), "AVIF"),
-        encoded(picture(), "JPEG2000"),
-        encoded(picture(), "MPO", save_all=True, append_images=[picture()]),
+        encoded(noise_image(), "WEBP"),
+        encoded(noise_image(), "ICO"),
+        encoded(noise_image(), "PPM"),
+        encoded(noise_image("L"), "PCX"),
+        encoded(noise_image(), "TGA"),
+        encoded(noise_image(), "AVIF"),
+        encoded(noise_image(), "JPEG2000"),
+        encoded(noise_image(), "MPO", save_all=True, append_images=[noise_image()]),
     ]
 
 
 @cache
-def other_pictures() -> list[bytes]:
+def unsupported_image_files() -> list[bytes]:
     """Returns images in formats that detops does not read.
 
     Pillow runs Ghostscript on EPS. It reads formats other than those above with its own code.
     """
     return [
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n",
-        encoded(picture(), "EPS"),
-        encoded(picture(), "SGI"),
+        encoded(noise_image(), "EPS"),
+        encoded(noise_image(), "SGI"),
     ]
 
 
-OBJECTS: list[dict[str, Any]] = [
+COCO_OBJECTS: list[dict[str, Any]] = [
     {"bbox": [2, 3, 20, 10], "segmentation": [[2, 3, 22, 3, 22, 13, 2, 13]], "iscrowd": 0},
     {"bbox": [1, 1, 9, 9], "segmentation": {"size": [30, 40], "counts": [41, 9, 21, 9, 1120]}},
     {"bbox": [0, 0, 5, 5], "segmentation": {"size": [30, 40], "counts": "Y19e0"}, "iscrowd": 1},
 ]
 
 
-def coco(more: dict[str, Any] | None = None) -> bytes:
-    """Returns annotations of an image with objects; LVIS adds ``more`` about the image."""
+def coco(extra: dict[str, Any] | None = None) -> bytes:
+    """Returns annotations of an image with objects; LVIS adds ``extra`` about the image."""
     category = {"id": 3, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}
-    places = {"keypoints": [3, 4, 2, 9, 9, 1], "num_keypoints": 2, "area": 200.5}
+    keypoints = {"keypoints": [3, 4, 2, 9, 9, 1], "num_keypoints": 2, "area": 200.5}
     annotations = [
-        {"id": i, "image_id": 7, "category_id": 3} | places | box for i, box in enumerate(OBJECTS)
+        {"id": i, "image_id": 7, "category_id": 3} | keypoints | box
+        for i, box in enumerate(COCO_OBJECTS)
     ]
-    images = [{"id": 7, "file_name": "a.png", "width": 40, "height": 30} | (more or {})]
+    images = [{"id": 7, "file_name": "a.png", "width": 40, "height": 30} | (extra or {})]
     return json.dumps(
         {
             "images": images,
             "annotations": annotations,
-            "categories": [category | ({"frequency": "f"} if more else {})],
+            "categories": [category | ({"frequency": "f"} if extra else {})],
         }
     ).encode()
 
@@ -150,12 +151,12 @@ def weights() -> list[bytes]:
         path = Path(folder) / "a.pt"
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
         save_weights(path, model.state_dict(), "MODEL: {}\n", ["cat"])
-        sealed = path.read_bytes()
+        saved = path.read_bytes()
         state = {"config": "MODEL: {}\n", "names": ["cat"], "model": model.state_dict()}
         torch.save(state, path)
         plain = path.read_bytes()
         torch.save(state, path, _use_new_zipfile_serialization=False)
-        return [sealed, plain, path.read_bytes()]
+        return [saved, plain, path.read_bytes()]
 
 
 def pickles() -> list[bytes]:
@@ -164,8 +165,8 @@ def pickles() -> list[bytes]:
     for _ in range(64):
         nested = {"a": nested, "b": nested}
     arrays = {"model": {"a.weight": np.ones((2, 3), np.float32), "b": np.arange(4)}}
-    files = [pickle.dumps(arrays | {"__author__": "x"}, protocol) for protocol in (0, 2, 4, 5)]
-    return [*files, pickle.dumps(nested, 2)]
+    legacy = [pickle.dumps(arrays | {"__author__": "x"}, protocol) for protocol in (0, 2, 4, 5)]
+    return [*legacy, pickle.dumps(nested, 2)]
 
 
 class _View:
@@ -224,14 +225,14 @@ def requests() -> list[bytes]:
         lines = [f"{line} HTTP/1.1", "Host: 127.0.0.1:8000", "Accept: */*", *headers]
         return "\r\n".join([*lines, "", ""]).encode() + body
 
-    def sized(body: bytes) -> bytes:
+    def post(body: bytes) -> bytes:
         return request("POST /api/detect?model=a", body, f"Content-Length: {len(body)}")
 
-    photo = pictures()[3]
-    pieces = b"%x\r\n%b\r\n0\r\n\r\n" % (len(photo), photo)
+    photo = image_files()[3]
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(photo), photo)
     return [
-        *map(sized, (pictures()[0], photo, pictures()[9])),
-        request("POST /api/detect?model=a&model=b", pieces, "Transfer-Encoding: chunked"),
+        *map(post, (image_files()[0], photo, image_files()[9])),
+        request("POST /api/detect?model=a&model=b", chunks, "Transfer-Encoding: chunked"),
         request("GET /"),
         request("GET /api/about", b"", "Origin: http://127.0.0.1:8000"),
         request("GET /api/samples/one"),

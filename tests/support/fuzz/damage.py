@@ -6,7 +6,7 @@ import re
 import zipfile
 
 # Bytes that readers are known to mishandle, to insert where they do not belong.
-WORDS = (
+SNIPPETS = (
     b"\x00",
     b"\xff\xfe",
     b"\xef\xbb\xbf",
@@ -59,7 +59,7 @@ NUMBERS = (
 EXTREMES = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\x7f", b"\x00\x00\x00\x80")
 
 
-def _changed(data: bytes, rng: random.Random) -> bytes:
+def _change(data: bytes, rng: random.Random) -> bytes:
     """Makes one change."""
     size = len(data)
     at = rng.randrange(size + 1)
@@ -79,7 +79,7 @@ def _changed(data: bytes, rng: random.Random) -> bytes:
     if kind == 5:
         return data[:at] + rng.randbytes(end - at) + data[end:]
     if kind == 6:
-        return data[:at] + rng.choice(WORDS) + data[rng.choice((at, end)) :]
+        return data[:at] + rng.choice(SNIPPETS) + data[rng.choice((at, end)) :]
     found = list(re.finditer(rb"-?\d+(\.\d+)?", data))
     if kind == 7 and found:
         number = rng.choice(found)
@@ -94,7 +94,7 @@ def _changed(data: bytes, rng: random.Random) -> bytes:
 def damaged(data: bytes, rng: random.Random) -> bytes:
     """Returns the file with one to four changes."""
     for _ in range(rng.choice((1, 1, 1, 2, 2, 4))):
-        data = _changed(data, rng)
+        data = _change(data, rng)
     return data
 
 

@@ -13,10 +13,10 @@ from detops.registration import CONTRACTS
 
 from .case import MOODS, TAME, WILD, Case, map_tensors, tensors_of, written_by
 from .sizes import Sizes, Sketch, Tensors
-from .values import DTYPES_BY_CLASS, FLOATS, OTHERS, STRANGE, Values, laid_out
+from .values import DTYPES_BY_CLASS, EXTREMES, FLOATS, OTHERS, Values, random_layout
 
-MOST_ELEMENTS = 60_000  # of a tensor, except for lists of boxes
-INTS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
+MAX_ELEMENTS = 60_000  # of a tensor, except for lists of boxes
+EXTREME_INTEGERS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
 # Values of numbers without bounds, by argument name; `None` omits the argument.
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "sampling_ratio": (-1, 0, 1, 2, 2, 3, 5),
@@ -46,7 +46,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "pool_size": (1, 2, 5, 10),
     "no_trans": (0, 1),
 }
-WORDS = {
+STRINGS = {
     "fmt": ("xyxy", "xywh", "cxcywh"),
     "in_fmt": ("xyxy", "xywh", "cxcywh"),
     "out_fmt": ("xyxy", "xywh", "cxcywh"),
@@ -56,19 +56,19 @@ LISTS = {"spatial_scales": "levels", "heights": "levels", "widths": "levels", "i
 
 
 @functools.cache
-def sketch_of(op: str) -> Sketch:
+def op_sketch(op: str) -> Sketch:
     """Returns the sketch of an op's contract."""
     return Sketch(CONTRACTS[op])
 
 
 @functools.cache
-def formals_of(op: str) -> list[tuple[str, str, int | None]]:
+def op_arguments(op: str) -> list[tuple[str, str, int | None]]:
     """Returns the arguments of an op, their types, and the lengths of fixed-length lists."""
     formals = getattr(torch.ops.detops, op).default._schema.arguments
     return [(a.name, str(a.real_type), a.N) for a in formals]
 
 
-def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+def promote(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     """Promotes two dtypes; returns the first if PyTorch cannot promote them, e.g. 8-bit floats."""
     try:
         return torch.promote_types(a, b)
@@ -80,14 +80,14 @@ class Draw:
     """Draws one case of an op; equal seeds give equal cases."""
 
     def __init__(self, op: str, seed: int, mood: str | None, rng: random.Random) -> None:
-        self.op, self.seed, self.rng, self.sketch = op, seed, rng, sketch_of(op)
+        self.op, self.seed, self.rng, self.sketch = op, seed, rng, op_sketch(op)
         self.mood = mood or rng.choice(MOODS)
         self.args: dict[str, Any] = {}
-        self.asks_much = False
+        self.has_extreme_size = False
         # No RoIs, images, boxes or rows. Gradients still have the sizes given by numbers.
-        self.nothing = self.mood == WILD and "backward" not in op and rng.random() < 0.1
-        self.most_elements = max(MOST_ELEMENTS, 4 * self.sketch.most)
-        self.dtypes = rng.choices(FLOATS, (6, 3, 1, 1))[0]
+        self.is_empty = self.mood == WILD and "backward" not in op and rng.random() < 0.1
+        self.max_elements = max(MAX_ELEMENTS, 4 * self.sketch.max_rows)
+        self.default_dtype = rng.choices(FLOATS, (6, 3, 1, 1))[0]
 
     def number(self, name: str, kind: str) -> Any:
         """Draws a number, flag or string."""
@@ -95,17 +95,17 @@ class Draw:
         if kind == "bool":
             return rng.random() < 0.5
         if kind == "str":
-            words = WORDS.get(name) or rule.replace(" or ", ", ").split(", ")
-            return rng.choice(words) if self.mood != WILD or rng.random() < 0.95 else "none"
-        strange = self.mood == WILD and rng.random() < (0.4 if self.nothing else 0.12)
+            strings = STRINGS.get(name) or rule.replace(" or ", ", ").split(", ")
+            return rng.choice(strings) if self.mood != WILD or rng.random() < 0.95 else "none"
+        extreme = self.mood == WILD and rng.random() < (0.4 if self.is_empty else 0.12)
         if "float" in kind:
-            if strange:
-                return rng.choice(STRANGE)
+            if extreme:
+                return rng.choice(EXTREMES)
             values = NUMBERS.get(name)
             return rng.choice(values) if values else round(2 * rng.random() + 0.01, 3)
-        if strange and (self.nothing or not self.asks_much):
-            self.asks_much = True  # two of these would request a product of work
-            return rng.choice(INTS)
+        if extreme and (self.is_empty or not self.has_extreme_size):
+            self.has_extreme_size = True  # two of these would request a product of work
+            return rng.choice(EXTREME_INTEGERS)
         values = NUMBERS.get(name, (1, 1, 2, 2, 3, 4))
         if rule.startswith("in ["):
             low, high = map(int, rule[4:-1].split(", "))
@@ -133,15 +133,15 @@ class Draw:
         """Draws a dtype of a class, or returns that of another tensor."""
         rng = self.rng
         if text == "float":
-            return self.dtypes if rng.random() < 0.85 else rng.choice(FLOATS)
+            return self.default_dtype if rng.random() < 0.85 else rng.choice(FLOATS)
         if text in DTYPES_BY_CLASS:
             return rng.choice(DTYPES_BY_CLASS[text])
-        how, *names = text.split()
-        if how not in ("as", "wide"):
-            return getattr(torch, how)
+        relation, *names = text.split()
+        if relation not in ("as", "wide"):
+            return getattr(torch, relation)
         known = [t.dtype for name in names for t in tensors_of(self.args.get(name))[:1]]
-        found = functools.reduce(promoted, known) if known else self.dtypes
-        return promoted(found, torch.float32) if how == "wide" else found
+        found = functools.reduce(promote, known) if known else self.default_dtype
+        return promote(found, torch.float32) if relation == "wide" else found
 
     def tensor(self, name: str, line: Tensors, values: Values, sizes: Sizes) -> torch.Tensor:
         """Draws a tensor."""
@@ -156,16 +156,16 @@ class Draw:
             if rng.random() < 0.04:
                 dtype = rng.choice((*FLOATS, *INTEGER, *OTHERS))
         spread = math.prod(max(1, n) for n in shape)  # PyTorch computes strides from these sizes
-        if math.prod(shape) > self.most_elements or spread >= 2**50:
+        if math.prod(shape) > self.max_elements or spread >= 2**50:
             shape = [min(n, 3) for n in shape]
-        return laid_out(values.tensor(name, shape, dtype), rng, self.mood)
+        return random_layout(values.tensor(name, shape, dtype), rng, self.mood)
 
     def case(self) -> Case:
-        """Draws the whole call."""
+        """Draws the complete call."""
         rng, sketch = self.rng, self.sketch
         self.levels = rng.choice((1, 2, 3, 4)) if rng.random() < 0.97 else rng.choice((0, 16, 17))
-        present: dict[str, Any] = dict.fromkeys(sketch.rows, 0) if self.nothing else {}
-        for name, kind, size in formals_of(self.op):
+        present: dict[str, Any] = dict.fromkeys(sketch.rows, 0) if self.is_empty else {}
+        for name, kind, size in op_arguments(self.op):
             if "Tensor" not in kind:
                 self.args[name] = present[name] = self.value(name, kind, size)
             elif kind.startswith("Optional") and rng.random() < 0.4:
@@ -174,32 +174,32 @@ class Draw:
                 present[name] = [None] * self.levels if kind.startswith("List") else name
         # Below 0, any box suppresses any other. All pairs of boxes without area are compared,
         # slowly.
-        many = sketch.most if self.args.get("iou_threshold", 0) >= 0 else 600
-        for most in (many, 600, 60, 9, 3, 1):
-            sizes = Sizes(rng, sketch, present, most)
-            for name in sketch.solved:  # numbers that other numbers determine
+        max_rows = sketch.max_rows if self.args.get("iou_threshold", 0) >= 0 else 600
+        for limit in (max_rows, 600, 60, 9, 3, 1):
+            sizes = Sizes(rng, sketch, present, limit)
+            for name in sketch.derived:  # numbers that other numbers determine
                 del sizes[name]
                 self.args[name] = sizes[name]
-            if all(
-                math.prod(sizes.shape(t)) <= self.most_elements for t in sketch.tensors.values()
-            ):
+            if all(math.prod(sizes.shape(t)) <= self.max_elements for t in sketch.tensors.values()):
                 break
         values = Values(self.op, rng, self.mood, sizes)
-        for name, kind, _ in formals_of(self.op):
+        for name, kind, _ in op_arguments(self.op):
             if name in self.args:
                 continue
             line = sketch.tensors[name]
             if kind.startswith("List"):
                 found = [self.tensor(name, line, values, sizes) for _ in present[name]]
-                self.args[name] = found if self.mood == WILD else [t.to(self.dtypes) for t in found]
+                self.args[name] = (
+                    found if self.mood == WILD else [t.to(self.default_dtype) for t in found]
+                )
             else:
                 self.args[name] = self.tensor(name, line, values, sizes)
-        self.share()
-        order = [name for name, _, _ in formals_of(self.op)]
+        self.share_tensors()
+        order = [name for name, _, _ in op_arguments(self.op)]
         args = {name: self.args[name] for name in order}
         return Case(self.op, self.seed, self.mood, args)
 
-    def share(self) -> None:
+    def share_tensors(self) -> None:
         """Occasionally passes one tensor as two arguments."""
         if self.mood == TAME or self.rng.random() > 0.1:
             return
@@ -212,37 +212,37 @@ class Draw:
                     return
 
 
-def changed(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
-    """Returns a changed call of raw_calls.py, for an op whose contract is only its schema."""
+def mutated_call(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
+    """Returns a mutated call of raw_calls.py, for an op whose contract is only its schema."""
     mood = mood or rng.choice(MOODS)
-    args = dict(bases()[op])
+    args = dict(base_calls()[op])
     sizes = dict(N=2, C=3, H=raw_calls.H, W=raw_calls.W)
     values = Values(op, rng, mood, sizes)
-    values.reach = 8.0
+    values.extent = 8.0
     draw = Draw(op, seed, mood, rng)
 
-    def other(name: str, x: torch.Tensor) -> torch.Tensor:
+    def replace_values(name: str, x: torch.Tensor) -> torch.Tensor:
         shape = list(x.shape)
         if mood == WILD and shape and rng.random() < 0.1:
             shape[rng.randrange(len(shape))] = rng.choice((0, 1, 2, 3, 5))
         dtype = x.dtype if mood == TAME or rng.random() < 0.9 else rng.choice(FLOATS)
-        return laid_out(values.tensor(name, shape, dtype), rng, mood)
+        return random_layout(values.tensor(name, shape, dtype), rng, mood)
 
-    for name, kind, _ in formals_of(op):
+    for name, kind, _ in op_arguments(op):
         if "Tensor" in kind and name not in written_by(op):
-            args[name] = map_tensors(args[name], functools.partial(other, name))
+            args[name] = map_tensors(args[name], functools.partial(replace_values, name))
         elif "Tensor" in kind:
-            args[name] = laid_out(args[name].clone(), rng, mood)
+            args[name] = random_layout(args[name].clone(), rng, mood)
         elif mood == WILD and rng.random() < 0.1:
             args[name] = draw.number(name, kind)
     if mood == WILD and written_by(op) and rng.random() < 0.1:
-        others = [name for name, kind, _ in formals_of(op) if "Tensor" in kind]
-        args[rng.choice(written_by(op))] = args[rng.choice(others)]
+        tensor_names = [name for name, kind, _ in op_arguments(op) if "Tensor" in kind]
+        args[rng.choice(written_by(op))] = args[rng.choice(tensor_names)]
     return Case(op, seed, mood, args)
 
 
 @functools.cache
-def bases() -> dict[str, dict[str, Any]]:
+def base_calls() -> dict[str, dict[str, Any]]:
     """Returns the calls of raw_calls.py, created once; copy arguments that an op may write."""
     return raw_calls.arguments()
 
@@ -250,6 +250,6 @@ def bases() -> dict[str, dict[str, Any]]:
 def draw(op: str, seed: int, mood: str | None = None, rng: random.Random | None = None) -> Case:
     """Returns the case of an op with this seed; ``rng`` replaces the default generator."""
     rng = rng or random.Random(f"{op} {seed}")
-    tensors = [name for name, kind, _ in formals_of(op) if "Tensor" in kind]
-    whole = set(tensors) <= sketch_of(op).tensors.keys()
-    return Draw(op, seed, mood, rng).case() if whole else changed(op, seed, mood, rng)
+    tensors = [name for name, kind, _ in op_arguments(op) if "Tensor" in kind]
+    is_complete = set(tensors) <= op_sketch(op).tensors.keys()
+    return Draw(op, seed, mood, rng).case() if is_complete else mutated_call(op, seed, mood, rng)

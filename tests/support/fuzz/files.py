@@ -27,18 +27,39 @@ from detops.data.image import ImageError
 from detops.engine.checkpoint import CheckpointError, load_checkpoint
 from detops.engine.pickled import read_pickle
 
-from . import contents as right
+from . import contents as valid
 from .check import require
 from .damage import damaged, damaged_inside
-from .server import Refused, answer
+from .server import Rejected, respond
 
 PIXELS = 1_000_000  # limit for images here
-MEMORY = 1 << 30  # bytes that a process may grow by while it reads
+MAX_GROWTH = 1 << 30  # bytes that a process may grow by while it reads
 # Names of Python's audit events that no file may cause.
-HARM = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen")
-HARM += ("socket.connect", "socket.bind", "socket.getaddrinfo", "urllib.Request", "webbrowser.open")
-HARM += ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod")
-HARM += ("exec", "pty.spawn", "ctypes.dlopen", "os.truncate", "shutil.rmtree")
+HARMFUL_EVENTS = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.fork",
+    "subprocess.Popen",
+)
+HARMFUL_EVENTS += (
+    "socket.connect",
+    "socket.bind",
+    "socket.getaddrinfo",
+    "urllib.Request",
+    "webbrowser.open",
+)
+HARMFUL_EVENTS += (
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.mkdir",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+)
+HARMFUL_EVENTS += ("exec", "pty.spawn", "ctypes.dlopen", "os.truncate", "shutil.rmtree")
 
 
 class Loader(NamedTuple):
@@ -49,16 +70,16 @@ class Loader(NamedTuple):
     load: Callable[[Path, random.Random], Any]
     errors: tuple[type[Exception], ...]
     is_archive: bool = False
-    wrong: Callable[[], list[bytes]] = list  # rejected contents, which are also damaged
+    rejected: Callable[[], list[bytes]] = list  # rejected contents, which are also damaged
 
 
-def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.Random], Any]:
-    """Returns a loader of a dataset with its file at ``place`` and one image."""
+def _data(kind: str, location: str = "", **files: bytes) -> Callable[[Path, random.Random], Any]:
+    """Returns a loader of a dataset with its file at ``location`` and one image."""
 
     def load(path: Path, rng: random.Random) -> None:
         root = path.parent
-        target = root / (place or path.name)
-        for name, content in ({"a.png": right.pictures()[0]} | files).items():
+        target = root / (location or path.name)
+        for name, content in ({"a.png": valid.image_files()[0]} | files).items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(content)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,8 +90,8 @@ def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.
             options["keypoints"] = rng.choice((None, False, True))
         if kind in ("cvat", "label-studio"):
             options["image_dir"] = root
-        with _watched():
-            dataset = open_dataset(f"{kind}:{root if place else target}", **options)
+        with _recording():
+            dataset = open_dataset(f"{kind}:{root if location else target}", **options)
             for k in range(len(dataset)):
                 dataset[k]
             dataset.ground_truth()
@@ -79,11 +100,11 @@ def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.
     return load
 
 
-def watched(call: Callable[[Path], Any]) -> Callable[[Path, random.Random], Any]:
+def recorded(call: Callable[[Path], Any]) -> Callable[[Path, random.Random], Any]:
     """Returns a loader that needs only the file."""
 
     def load(path: Path, _: random.Random) -> Any:
-        with _watched():
+        with _recording():
             return call(path)
 
     return load
@@ -96,116 +117,116 @@ def _exported(path: Path, _: random.Random) -> None:
 LOADERS: dict[str, Loader] = {
     "image": Loader(
         "",
-        right.pictures,
-        watched(lambda path: load_image(path, max_pixels=PIXELS)),
+        valid.image_files,
+        recorded(lambda path: load_image(path, max_pixels=PIXELS)),
         (ImageError,),
-        wrong=right.other_pictures,
+        rejected=valid.unsupported_image_files,
     ),
-    "coco": Loader(".json", lambda: [right.coco()], _data("coco"), (AnnotationError,)),
-    "lvis": Loader(".json", lambda: [right.coco(right.LVIS)], _data("lvis"), (AnnotationError,)),
+    "coco": Loader(".json", lambda: [valid.coco()], _data("coco"), (AnnotationError,)),
+    "lvis": Loader(".json", lambda: [valid.coco(valid.LVIS)], _data("lvis"), (AnnotationError,)),
     "voc": Loader(
         ".xml",
-        lambda: [right.VOC],
-        _data("voc", "Annotations/a.xml", **{"JPEGImages/a.png": right.pictures()[0]}),
+        lambda: [valid.VOC],
+        _data("voc", "Annotations/a.xml", **{"JPEGImages/a.png": valid.image_files()[0]}),
         (AnnotationError,),
     ),
     "yolo": Loader(
         ".yaml",
-        lambda: [right.YOLO],
+        lambda: [valid.YOLO],
         _data(
             "yolo",
             "data.yaml",
-            **{"images/train/a.png": right.pictures()[0], "labels/train/a.txt": right.LABELS},
+            **{"images/train/a.png": valid.image_files()[0], "labels/train/a.txt": valid.LABELS},
         ),
         (AnnotationError,),
     ),
     "yolo_labels": Loader(
         ".txt",
-        lambda: [right.LABELS],
+        lambda: [valid.LABELS],
         _data(
             "yolo",
             "labels/train/a.txt",
-            **{"images/train/a.png": right.pictures()[0], "data.yaml": right.YOLO},
+            **{"images/train/a.png": valid.image_files()[0], "data.yaml": valid.YOLO},
         ),
         (AnnotationError,),
     ),
-    "cvat": Loader(".xml", lambda: [right.CVAT], _data("cvat"), (AnnotationError,)),
+    "cvat": Loader(".xml", lambda: [valid.CVAT], _data("cvat"), (AnnotationError,)),
     "label_studio": Loader(
         ".json",
-        lambda: [json.dumps(right.LABEL_STUDIO).encode()],
+        lambda: [json.dumps(valid.LABEL_STUDIO).encode()],
         _data("label-studio"),
         (AnnotationError,),
     ),
     "class_map": Loader(
         ".yaml",
         lambda: [b"cat: dog\n'1': bird\n"],
-        watched(lambda path: read_class_map(str(path))),
+        recorded(lambda path: read_class_map(str(path))),
         (ValueError,),
     ),
-    "config": Loader(".yaml", lambda: [right.CONFIG], watched(load_config), (ConfigError,)),
-    "checkpoint": Loader(".pt", right.weights, watched(load_checkpoint), (CheckpointError,)),
+    "config": Loader(".yaml", lambda: [valid.CONFIG], recorded(load_config), (ConfigError,)),
+    "checkpoint": Loader(".pt", valid.weights, recorded(load_checkpoint), (CheckpointError,)),
     "checkpoint_parts": Loader(
         ".pt",
-        lambda: right.weights()[1:2],
-        watched(load_checkpoint),
+        lambda: valid.weights()[1:2],
+        recorded(load_checkpoint),
         (CheckpointError,),
         is_archive=True,
     ),
     "pickle": Loader(
         ".pkl",
-        right.pickles,
-        watched(read_pickle),
+        valid.pickles,
+        recorded(read_pickle),
         (CheckpointError,),
-        wrong=right.greedy_pickles,
+        rejected=valid.greedy_pickles,
     ),
-    # SECURITY.md trusts these two kinds of file, so the Python code that they run is not watched.
-    "onnx": Loader(".onnx", right.onnx_models, _exported, (ValueError,)),
-    "package": Loader(".pt2", right.packages, _exported, (ValueError,), is_archive=True),
+    # SECURITY.md trusts these two kinds of file, so the Python code that they run is not recorded.
+    "onnx": Loader(".onnx", valid.onnx_models, _exported, (ValueError,)),
+    "package": Loader(".pt2", valid.packages, _exported, (ValueError,), is_archive=True),
     "request": Loader(
-        "", right.requests, watched(lambda path: answer(path.read_bytes())), (Refused,)
+        "", valid.requests, recorded(lambda path: respond(path.read_bytes())), (Rejected,)
     ),
 }
 
 
 @cache
 def _contents(name: str) -> list[bytes]:
-    return LOADERS[name].contents() + LOADERS[name].wrong()
+    return LOADERS[name].contents() + LOADERS[name].rejected()
 
 
-class _Watch:
+class _EventRecorder:
     """Records events while a file is read."""
 
     def __init__(self) -> None:
-        self.looks = False
-        self.harm: list[str] = []
+        self.enabled = False
+        self.harmful: list[str] = []
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.looks:
+        if not self.enabled:
             return
-        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
-        if writes or event in HARM:
-            self.harm.append(f"{event} {arguments!r}"[:300])
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITE_FLAGS
+        if writes or event in HARMFUL_EVENTS:
+            self.harmful.append(f"{event} {arguments!r}"[:300])
 
 
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 @cache
-def _watch() -> _Watch:
-    """Returns the watch of this process, because audit hooks cannot be removed."""
-    watch = _Watch()
-    sys.addaudithook(watch)
-    return watch
+def _event_recorder() -> _EventRecorder:
+    """Returns the recorder of this process, because audit hooks cannot be removed."""
+    recorder = _EventRecorder()
+    sys.addaudithook(recorder)
+    return recorder
 
 
 @contextmanager
-def _watched() -> Iterator[None]:
-    watch = _watch()
-    watch.looks, watch.harm = True, []
+def _recording() -> Iterator[None]:
+    recorder = _event_recorder()
+    recorder.enabled, recorder.harmful = True, []
     try:
         yield
     finally:
-        watch.looks = False
+        recorder.enabled = False
 
 
 @cache
@@ -213,17 +234,17 @@ def _prepare(name: str) -> None:
     """Reads each valid file, so that no import happens later because of an invalid one."""
     Image.init()
     for content in LOADERS[name].contents():
-        require(read(name, content, random.Random(0)), f"{name} refuses what is right")
-    for content in LOADERS[name].wrong():
-        require(not read(name, content, random.Random(0)), f"{name} takes what is wrong")
-        require(not _watch().harm, f"did {_watch().harm[:3]}")
+        require(read(name, content, random.Random(0)), f"{name} rejects a valid file")
+    for content in LOADERS[name].rejected():
+        require(not read(name, content, random.Random(0)), f"{name} accepts an invalid file")
+        require(not _event_recorder().harmful, f"caused {_event_recorder().harmful[:3]}")
 
 
 def read(name: str, content: bytes, rng: random.Random) -> bool:
     """Returns whether a loader accepted a file.
 
     Raises:
-        Find: the file caused harm, or the loader raised an unexpected error.
+        Finding: the file caused harm, or the loader raised an unexpected error.
     """
     loader = LOADERS[name]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -231,17 +252,17 @@ def read(name: str, content: bytes, rng: random.Random) -> bool:
         path = Path(folder) / "data" / f"file{loader.suffix}"
         path.parent.mkdir()
         path.write_bytes(content)
-        taken = True
+        accepted = True
         try:
             loader.load(path, rng)
         except loader.errors:
-            taken = False
+            accepted = False
         except Exception as error:
             require(False, f"{type(error).__name__}: {str(error)[:300]}")
-    return taken
+    return accepted
 
 
-def file_of(seed: int, name: str) -> bytes:
+def damaged_file(seed: int, name: str) -> bytes:
     """Returns the file with this number for a loader."""
     rng = random.Random(seed)
     content = rng.choice(_contents(name))
@@ -253,15 +274,15 @@ def check_file(seed: int, name: str) -> bool:
     """Returns whether the loader accepted the file.
 
     Raises:
-        Find: a check failed.
+        Finding: a check failed.
     """
     _prepare(name)
-    content, rng = file_of(seed, name), random.Random(seed)
+    content, rng = damaged_file(seed, name), random.Random(seed)
     before = reset_peak()  # otherwise an earlier peak would hide this one
-    taken = read(name, content, rng)
-    grown = peak_resident() - before
-    require(grown < MEMORY, f"took {grown >> 20} MiB")
-    if _watch().harm:  # a late import causes such events too, but only once
+    accepted = read(name, content, rng)
+    growth = peak_resident() - before
+    require(growth < MAX_GROWTH, f"used {growth >> 20} MiB")
+    if _event_recorder().harmful:  # a late import causes such events too, but only once
         read(name, content, random.Random(seed))
-        require(not _watch().harm, f"did {_watch().harm[:3]}")
-    return taken
+        require(not _event_recorder().harmful, f"caused {_event_recorder().harmful[:3]}")
+    return accepted

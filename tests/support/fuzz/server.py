@@ -15,10 +15,12 @@ from detops.serve import Limits, create_app
 from detops.serve.command import server_config
 
 LIMITS = Limits(bytes=200_000, pixels=10_000, waiting=1, seconds=0.05)
-WAITS = 0.3  # seconds before the request ends; the server may be waiting for the rest of it
+RESPONSE_TIMEOUT = (
+    0.3  # seconds before the request ends; the server may be waiting for the rest of it
+)
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """The server rejected the request, or did not respond."""
 
 
@@ -45,7 +47,7 @@ async def _exchange(request: bytes) -> bytes:
     try:
         writer.write(request)
         parts = asyncio.ensure_future(reader.read())
-        done, _ = await asyncio.wait([parts], timeout=WAITS)
+        done, _ = await asyncio.wait([parts], timeout=RESPONSE_TIMEOUT)
         if not done:
             writer.write_eof()
         return await asyncio.wait_for(parts, 10)
@@ -53,7 +55,7 @@ async def _exchange(request: bytes) -> bytes:
         writer.close()
 
 
-def answer(request: bytes) -> bytes:
+def respond(request: bytes) -> bytes:
     """Returns the server's response on a separate connection.
 
     Raises:
@@ -64,9 +66,9 @@ def answer(request: bytes) -> bytes:
     found = asyncio.run(_exchange(request))
     status = re.match(rb"HTTP/1\.1 (\d{3}) ", found)
     if not status:
-        raise Refused(found[:100].decode(errors="replace"))
+        raise Rejected(found[:100].decode(errors="replace"))
     if 500 <= int(status[1]) != 503:
         raise RuntimeError(found.decode(errors="replace"))
     if int(status[1]) != 200:
-        raise Refused(status[1].decode())
+        raise Rejected(status[1].decode())
     return found

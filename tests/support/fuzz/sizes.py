@@ -9,12 +9,12 @@ from detops.contract import Contract
 from detops.contract_call import compile_expression, parse_dimensions
 
 SMALL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 65)
-WEIGHTS = (3, 16, 16, 14, 10, 8, 6, 6, 6, 4, 3, 2, 2, 1, 1)
-MANY = (31, 64, 100, 257, 600, 33_000)  # rows; some ops switch the kernel variant in between
-# Sizes that may be large. Only the ops in LISTED, which grow only in rows, use the largest number.
+SMALL_WEIGHTS = (3, 16, 16, 14, 10, 8, 6, 6, 6, 4, 3, 2, 2, 1, 1)
+LARGE = (31, 64, 100, 257, 600, 33_000)  # rows; some ops switch the kernel variant in between
+# Sizes that may be large. Only the ops in LINEAR_IN_ROWS use the largest number.
 ROWS = ("N", "K", "M")
 ROWS_OF = {"mlp": ("B", "H", "I")}  # keyed by name without _forward and _backward
-LISTED = ("nms", "batched_nms", "nms_padded")
+LINEAR_IN_ROWS = ("nms", "batched_nms", "nms_padded")
 # Sizes that a contract only checks, in terms of sizes that may be anything.
 _PLANES = {"planes": "some * pooled_height * pooled_width"}
 _PARTS = {
@@ -32,14 +32,14 @@ _CONVOLVED = {
     "W": "max(1, broad + small - 2 * padding[1])",
 }
 _WINOGRAD = {"H": "max(0, 3 + small - 2 * padding[0])", "W": "max(0, 3 + small - 2 * padding[1])"}
-_TURNED = {"channels": "some * num_orientations"}
+_ORIENTED = {"channels": "some * num_orientations"}
 # Keyed by op, or by its name without _forward and _backward.
 SOLUTIONS = {
     "ps_roi_align": _PLANES,
     "ps_roi_pool": _PLANES,
     "ps_roi_align_backward": {"channels": _PLANES["planes"]},
     "ps_roi_pool_backward": {"channels": _PLANES["planes"]},
-    "riroi_align_rotated": _TURNED,
+    "riroi_align_rotated": _ORIENTED,
     "border_align": {"planes": "4 * some"},
     "decode_boxes": {"columns": "4 * some"},
     "deform_psroi_pool": _PARTS,
@@ -81,26 +81,26 @@ class Sketch:
         self.definitions = {
             name: compile_expression(text) for name, text in contract.definitions.items()
         }
-        self.least: dict[str, int] = {}
+        self.minimums: dict[str, int] = {}
         for line in contract.tensor_lines:
             name, text = line.split(": ", 1)
             lines.setdefault(name, []).append(text)
         self.tensors = {name: Tensors(texts) for name, texts in lines.items()}
         for tensor in self.tensors.values():
             self._read(tensor)
-        plain = contract.op.removesuffix("_forward").removesuffix("_backward")
-        solutions = SOLUTIONS.get(contract.op) or SOLUTIONS.get(plain) or {}
+        base_name = contract.op.removesuffix("_forward").removesuffix("_backward")
+        solutions = SOLUTIONS.get(contract.op) or SOLUTIONS.get(base_name) or {}
         self.definitions |= {name: compile_expression(text) for name, text in solutions.items()}
-        self.rows = ROWS_OF.get(plain, ROWS)
-        self.most = MANY[-1] if contract.op in LISTED else MANY[-2]
-        self.solved = [name for name in solutions if name in contract.arguments]
+        self.rows = ROWS_OF.get(base_name, ROWS)
+        self.max_rows = LARGE[-1] if contract.op in LINEAR_IN_ROWS else LARGE[-2]
+        self.derived = [name for name in solutions if name in contract.arguments]
 
     def _read(self, tensor: Tensors) -> None:
         last = tensor.shapes[-1]
         for shape in tensor.shapes:
             for one, other in zip(shape, last, strict=True):
                 if one.minimum:
-                    self.least[one.size] = max(one.minimum, self.least.get(one.size, 0))
+                    self.minimums[one.size] = max(one.minimum, self.minimums.get(one.size, 0))
                 # A size that a later line defines.
                 if one.size.isidentifier() and one.size != other.size and other.code:
                     self.definitions[one.size] = other.code
@@ -109,9 +109,11 @@ class Sketch:
 class Sizes(dict[str, Any]):
     """The values of a contract's names in one call: given, computed, or drawn when first used."""
 
-    def __init__(self, rng: random.Random, sketch: Sketch, args: dict[str, Any], most: int) -> None:
+    def __init__(
+        self, rng: random.Random, sketch: Sketch, args: dict[str, Any], max_rows: int
+    ) -> None:
         super().__init__(args)
-        self.rng, self.sketch, self.most = rng, sketch, most
+        self.rng, self.sketch, self.max_rows = rng, sketch, max_rows
         functions: dict[str, Callable[..., Any]] = {
             "given": lambda x: x is not None,
             "len": len,
@@ -131,16 +133,16 @@ class Sizes(dict[str, Any]):
         elif name.startswith("without "):
             value = self.rng.random() < 0.5
         elif name == "...":
-            value = tuple(self._drawn() for _ in range(self.rng.choice((0, 1, 1, 2, 3))))
+            value = tuple(self._draw() for _ in range(self.rng.choice((0, 1, 1, 2, 3))))
         else:
-            value = max(self._drawn(name), self.sketch.least.get(name, 0))
+            value = max(self._draw(name), self.sketch.minimums.get(name, 0))
         self[name] = value
         return value
 
-    def _drawn(self, name: str = "") -> int:
+    def _draw(self, name: str = "") -> int:
         if name in self.sketch.rows and self.rng.random() < 0.08:
-            return min(self.most, self.rng.choice(MANY))
-        return min(self.most, self.rng.choices(SMALL, WEIGHTS)[0])
+            return min(self.max_rows, self.rng.choice(LARGE))
+        return min(self.max_rows, self.rng.choices(SMALL, SMALL_WEIGHTS)[0])
 
     def value(self, code: Any) -> Any:
         """Evaluates an expression; 0 if that fails, e.g. by a division by 0."""
@@ -159,7 +161,7 @@ class Sizes(dict[str, Any]):
                 continue
             elif d.code is None:
                 found.append(
-                    self["matched"] if self.get("aligned") else max(d.minimum, self._drawn())
+                    self["matched"] if self.get("aligned") else max(d.minimum, self._draw())
                 )
             else:
                 found.append(max(0, int(self.value(d.code))))

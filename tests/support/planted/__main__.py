@@ -20,8 +20,8 @@ from paths import ROOT
 
 from .bugs import BUGS, Bug
 
-COPIES = ROOT / "build" / "planted"
-CLEAN, TREE = COPIES / "clean", COPIES / "tree"
+BUILD = ROOT / "build" / "planted"
+CLEAN, TREE = BUILD / "clean", BUILD / "tree"
 
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -36,9 +36,9 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def build() -> None:
-    done = run("setup.py", "--quiet", "build_ext", "--inplace")
-    if done.returncode:
-        raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
+    result = run("setup.py", "--quiet", "build_ext", "--inplace")
+    if result.returncode:
+        raise RuntimeError(result.stdout[-3000:] + result.stderr[-3000:])
 
 
 def prepare() -> None:
@@ -48,11 +48,11 @@ def prepare() -> None:
     shutil.rmtree(TREE / "tests", ignore_errors=True)
     files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
     for file in filter(None, files.split("\0")):
-        new, old = ROOT / file, TREE / file
-        if old.is_symlink() or old.exists() and filecmp.cmp(new, old, shallow=False):
+        source, target = ROOT / file, TREE / file
+        if target.is_symlink() or target.exists() and filecmp.cmp(source, target, shallow=False):
             continue
-        old.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(new, old, follow_symlinks=False)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target, follow_symlinks=False)
     build()
     shutil.rmtree(CLEAN, ignore_errors=True)
     shutil.copytree(TREE, CLEAN, symlinks=True)
@@ -67,7 +67,7 @@ def restore() -> None:
 def plant(bug: Bug) -> None:
     text = (ROOT / bug.file).read_text()
     if text.count(bug.old) != 1:
-        raise RuntimeError(f"{bug.name}: {bug.file} must have the text once")
+        raise RuntimeError(f"{bug.name}: {bug.file} must contain the text exactly once")
     (TREE / bug.file).write_text(text.replace(bug.old, bug.new))
     if bug.file.startswith("csrc/"):
         build()
@@ -75,14 +75,14 @@ def plant(bug: Bug) -> None:
 
 def first_failure(bug: Bug, mark: str) -> str:
     """Returns the first test that failed, or an empty string."""
-    rooms = [f"tests/{room}" for room in bug.rooms.split()]
+    folders = [f"tests/{folder}" for folder in bug.folders.split()]
     command = ["-m", "pytest", "-x", "--numprocesses", "2", "--dist", "worksteal", "-m", mark]
-    done = run(*command, "-p", "no:cacheprovider", *rooms)
-    if done.returncode == 0:
+    result = run(*command, "-p", "no:cacheprovider", *folders)
+    if result.returncode == 0:
         return ""
-    found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.M)
+    found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", result.stdout, re.M)
     if found is None:
-        raise RuntimeError(done.stdout[-3000:] + done.stderr[-3000:])
+        raise RuntimeError(result.stdout[-3000:] + result.stderr[-3000:])
     return found[1]
 
 
@@ -92,21 +92,21 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="parts of the names of bugs; default: all bugs")
     arguments = parser.parse_args()
     names = arguments.names
-    chosen = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
-    for bug in [bug for bug in chosen if bug.isa not in isas()]:
-        print(f"{bug.name}: not tried, this processor lacks {bug.isa}")
-        chosen.remove(bug)
+    selected = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
+    for bug in [bug for bug in selected if bug.isa not in isas()]:
+        print(f"{bug.name}: skipped, this processor lacks {bug.isa}")
+        selected.remove(bug)
     missed = 0
     prepare()
-    for bug in chosen:
+    for bug in selected:
         restore()
         plant(bug)
-        began = time.monotonic()
+        start = time.monotonic()
         test = first_failure(bug, arguments.mark)
         missed += not test
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         print(f"{bug.name}: {test or 'NOT FOUND'} ({seconds:.0f} s)", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} found")
+    print(f"{len(selected) - missed} of {len(selected)} found")
     return missed > 0
 
 

@@ -9,27 +9,27 @@ class Bug:
     file: str
     old: str
     new: str
-    rooms: str  # of the tests that are expected to fail, below tests/
+    folders: str  # of the tests that are expected to fail, below tests/
     isa: str = "baseline"  # that a processor must have for the bug to show
 
 
 KERNELS = [
     Bug(
-        "bilinear samples beyond the last row count",
+        "bilinear samples beyond the last row are not zero",
         "csrc/math/bilinear.h",
         "x >= T(-1) && x <= T(size))",
         "x >= T(-1) && x <= T(size) + T(0.25))",
         "ops/roi",
     ),
     Bug(
-        "the last channels of a bin are dropped where few are left",
+        "the last channels of a bin are skipped",
         "csrc/cpu/roi/roi_align.inl",
         "for (; c < t.channels; c += kWidth) {",
         "for (; c + 1 < t.channels; c += kWidth) {",
         "ops/roi",
     ),
     Bug(
-        "of equal scores the last comes first",
+        "the last of equal scores comes first",
         "csrc/cpu/nms/sort.h",
         "for (int64_t j = 0; j < i; ++j) rank += keys[j] <= key;\n"
         "      for (int64_t j = i + 1; j < n; ++j) rank += keys[j] < key;",
@@ -59,14 +59,14 @@ KERNELS = [
         "ops/demo",
     ),
     Bug(
-        "the last piece of a shared loop is lost",
+        "the last iteration of a parallel loop is skipped",
         "csrc/parallel.cpp",
         "DETOPS_STABLE(torch_parallel_for, 0, count, grain, run, &work);",
         "DETOPS_STABLE(torch_parallel_for, 0, count - 1, grain, run, &work);",
         "ops/roi ops/nms ops/boxes ops/every",
     ),
     Bug(
-        "bits are counted wrongly on AVX2 alone",
+        "bits are counted wrongly only on AVX2",
         "csrc/cpu/masks/mask_iou.inl",
         "table[i] = i % 2 == 0 ? 0x0302020102010100u : 0x0403030203020201u;",
         "table[i] = i % 2 == 0 || DETOPS_VECTOR_BYTES == 32 ? 0x0302020102010100u\n"
@@ -75,14 +75,14 @@ KERNELS = [
         "avx2",
     ),
     Bug(
-        "bits are counted wrongly without vectors alone",
+        "bits are counted wrongly only in scalar code",
         "csrc/cpu/masks/mask_iou.inl",
         "  v += v >> 16;\n",
         "  v += v >> 17;\n",
         "ops/masks",
     ),
     Bug(
-        "a product of AVX-512 alone is subtracted",
+        "multiply-add subtracts on AVX-512",
         "csrc/cpu/simd/simd.inl",
         "return _mm512_fmadd_pd(a, b, c);",
         "return _mm512_fmsub_pd(a, b, c);",
@@ -97,21 +97,21 @@ KERNELS = [
         "ops/maps",
     ),
     Bug(
-        "a run ends early where a mask has more than 64 pixels",
+        "a run ends early in masks of more than 64 pixels",
         "csrc/cpu/masks/masks_to_rle.inl",
         ">> (64 - rest);",
         ">> (63 - rest);",
         "ops/masks",
     ),
     Bug(
-        "lanes after the last input count in a sum",
+        "a sum includes lanes beyond the last input",
         "csrc/cpu/boxes/focal_loss.inl",
         "load_part(inputs + i, n), load_part(targets + i, n)), n);\n    sum",
         "load_part(inputs + i, n), load_part(targets + i, n)), kLanes<A>);\n    sum",
         "ops/boxes",
     ),
     Bug(
-        "a part of a gradient has the wrong sign",
+        "a term of a gradient has the wrong sign",
         "csrc/math/deform.inl",
         "mask * (top + s.frac_y * (bottom - top))",
         "mask * (top - s.frac_y * (bottom - top))",
@@ -150,7 +150,7 @@ HOST = [
 ]
 PYTHON = [
     Bug(
-        "weights of a box coder do not reach the gradient",
+        "the gradient of a box coder ignores its weights",
         "detops/ops/box_coder.py",
         "raw(_C.encode_boxes_backward, grad, boxes, anchors, ctx.weights)",
         "raw(_C.encode_boxes_backward, grad, boxes, anchors, [1.0] * 4)",
@@ -164,7 +164,7 @@ PYTHON = [
         "ops/roi ops/every",
     ),
     Bug(
-        "boxes in a list get the number of the image before",
+        "boxes in a list get the index of the previous image",
         "detops/ops/_shared.py",
         "b.to(wide), (1, 0), i)",
         "b.to(wide), (1, 0), max(0, i - 1))",
@@ -192,14 +192,14 @@ PYTHON = [
         "data",
     ),
     Bug(
-        "names in another Unicode form are not found",
+        "names in another Unicode normalization form are not found",
         "detops/data/files.py",
         '    return normalize("NFC", name)\n',
         "    return name\n",
         "data",
     ),
     Bug(
-        "the learning rate falls a step late",
+        "the learning rate decays one step late",
         "detops/engine/solver.py",
         "bisect_right(list(solver.STEPS), step)",
         "bisect_right(list(solver.STEPS), step - 1)",
@@ -213,28 +213,28 @@ PYTHON = [
         "detector",
     ),
     Bug(
-        "ONNX shifts boxes that are not aligned",
+        "ONNX shifts unaligned RoIs",
         "detops/export/translations/roi.py",
         '"half_pixel" if aligned else "output_half_pixel"',
         '"half_pixel"',
         "export",
     ),
     Bug(
-        "clockwise boxes of mmcv turn the other way",
+        "clockwise boxes of mmcv rotate counter-clockwise",
         "detops/compat/mmcv_rois.py",
         "torch.rad2deg(-angle if clockwise else angle)",
         "torch.rad2deg(angle)",
         "compat ops/roi",
     ),
     Bug(
-        "a patched function is not put back",
+        "a patched function is not restored",
         "detops/compat/patching.py",
         "        self.function.__code__ = self.code\n",
         "        pass\n",
         "compat",
     ),
     Bug(
-        "a forked process shares loops with threads that it lost",
+        "a forked process waits for threads of its parent",
         "csrc/parallel.cpp",
         "lost_threads = loops > 0;",
         "lost_threads = false;",

@@ -8,7 +8,7 @@ from torchvision.ops import roi_align as torchvision_roi_align
 import detops
 
 
-def rois_of(images, count):
+def random_rois(images, count):
     """Returns RoIs; some lie wholly or partly outside the feature map, some are inverted."""
     generator = torch.Generator().manual_seed(3)
     index = torch.randint(images, (count, 1), generator=generator)
@@ -28,23 +28,25 @@ def test_small_rois_match_torchvision(
     device, isa, two_threads, layout, channels, size, ratio, dtype
 ):
     x = feature_map(3, channels, 11, 14, layout=layout, dtype=dtype, device=device).detach()
-    rois = rois_of(3, 150)
+    rois = random_rois(3, 150)
     for aligned in (False, True):
         wide = x.cpu().double().requires_grad_()
         expected = torchvision_roi_align(wide, rois.double(), size, 0.9, ratio, aligned)
         grad = torch.rand(expected.shape, generator=torch.Generator().manual_seed(4)).to(dtype)
         (expected_grad,) = torch.autograd.grad(expected, wide, grad.double())
 
-        def both():
+        def forward_and_backward():
             leaf = x.clone().requires_grad_()
             pooled = detops.roi_align(leaf, rois.to(device), size, 0.9, ratio, aligned)  # noqa: B023
             return pooled.detach(), *torch.autograd.grad(pooled, leaf, grad.to(device))  # noqa: B023
 
-        one, two = two_threads(both)
+        one, two = two_threads(forward_and_backward)
         bound = dict(rtol=2 * torch.finfo(dtype).eps, atol=1e-12 if dtype.itemsize == 8 else 1e-4)
-        for ours, again, true in zip(one, two, (expected, expected_grad), strict=True):
-            assert ours.dtype == dtype and torch.equal(ours, again)
-            torch.testing.assert_close(ours.cpu().double(), true.detach(), **bound)
+        for ours, ours_on_two_threads, exact in zip(
+            one, two, (expected, expected_grad), strict=True
+        ):
+            assert ours.dtype == dtype and torch.equal(ours, ours_on_two_threads)
+            torch.testing.assert_close(ours.cpu().double(), exact.detach(), **bound)
 
 
 def test_batch_indices_are_checked():

@@ -16,45 +16,46 @@ from torch import Tensor, nn
 import detops
 
 # Leaves out calls in half precision and other layouts, which take the same paths, by name.
-TRAINED = {
+TRAINED_CALLS = {
     call.name.replace("/", " "): call
     for call in CALLS
-    if call.wants and not any(word in call.name for word in ("float16", "channels_last", "large"))
+    if call.differentiable
+    and not any(word in call.name for word in ("float16", "channels_last", "large"))
 }
 
 
-class Weighted(nn.Module):
+class WeightedOp(nn.Module):
     """Multiplies the differentiable inputs of an op by weights, and calls the op."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        call = TRAINED[name]
+        call = TRAINED_CALLS[name]
         self.call, self.names = call, list(call.tensors())
         generator = torch.Generator().manual_seed(1)
         self.weights = nn.ParameterDict(
             {
                 # Parameter names must not contain dots, and read better without brackets.
-                _key(wanted): nn.Parameter(1 + torch.rand(1, generator=generator) / 8)
-                for wanted in call.wants
+                parameter_name(name): nn.Parameter(1 + torch.rand(1, generator=generator) / 8)
+                for name in call.differentiable
             }
         )
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
-        given = dict(zip(self.names, tensors, strict=True))
-        for wanted in self.call.wants:
-            given[wanted] = given[wanted] * self.weights[_key(wanted)]
-        return self.call.forward(given)
+        arguments = dict(zip(self.names, tensors, strict=True))
+        for name in self.call.differentiable:
+            arguments[name] = arguments[name] * self.weights[parameter_name(name)]
+        return self.call.forward(arguments)
 
 
-def _key(name: str) -> str:
+def parameter_name(name: str) -> str:
     return name.replace("[", "_").replace("]", "")
 
 
 def inputs(name: str, seed: int = 0) -> tuple[Tensor, ...]:
-    return tuple(x.detach() for x in TRAINED[name].tensors(seed=seed).values())
+    return tuple(x.detach() for x in TRAINED_CALLS[name].tensors(seed=seed).values())
 
 
-def trained(module: nn.Module, args: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def train_step(module: nn.Module, args: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """Returns the results, the gradients of the weights, and the weights after a step.
 
     Adds the gradients of the gradients if the op has a second derivative.
@@ -81,7 +82,7 @@ def trained(module: nn.Module, args: tuple[Tensor, ...]) -> dict[str, Tensor]:
     return state | {f"second {i}": g for i, g in enumerate(second) if g is not None}
 
 
-def same(found: dict[str, Tensor], expected: dict[str, Tensor], bound: float = 1e-6) -> None:
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], bound: float = 1e-6) -> None:
     torch.testing.assert_close(found, expected, rtol=bound, atol=bound, equal_nan=True)
 
 
@@ -99,7 +100,9 @@ def main(folder: Path) -> None:
             try:
                 # An exported program contains a plain convolution instead.
                 is_conv = name.startswith("winograd") and path.suffix == ".pt2"
-                same(trained(load(path), inputs(name)), expected, 2e-4 if is_conv else 1e-6)
+                assert_same(
+                    train_step(load(path), inputs(name)), expected, 2e-4 if is_conv else 1e-6
+                )
             except Exception as error:
                 print(f"{path.name}: {type(error).__name__}: {str(error)[:500]}")
     print("finished", detops.__version__)

@@ -1,4 +1,4 @@
-"""Writes the screenshots of docs/serve.md: `python tests/support/serve_pictures.py`."""
+"""Writes the screenshots of docs/serve.md: `python tests/support/serve_screenshots.py`."""
 
 from page_browser import browsing
 from page_server import serving
@@ -9,7 +9,7 @@ from detops.engine import Detector
 from detops.serve.command import demo_samples
 
 DOCS = ROOT / "docs"
-WINDOW = {"width": 1280, "height": 830}
+VIEWPORT = {"width": 1280, "height": 830}
 MODELS = {"shapes": SHAPES_WEIGHTS, "tree_crowns": DEFAULT_WEIGHTS}
 
 
@@ -20,7 +20,7 @@ def save(page, name):
 def main():
     detectors = {name: Detector.from_checkpoint(path) for name, path in MODELS.items()}
     with serving(detectors, samples=demo_samples()) as port, browsing() as browser:
-        page = browser.new_page(viewport=WINDOW, color_scheme="light")
+        page = browser.new_page(viewport=VIEWPORT, color_scheme="light")
         page.goto(f"http://localhost:{port}/")
         page.get_by_role("button", name="Try: shapes").click()
         page.get_by_text("detections,").wait_for()

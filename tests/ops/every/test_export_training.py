@@ -11,17 +11,17 @@ import warnings
 
 import pytest
 import torch
-from one_path import TRAINED, Weighted, inputs, same, trained
+from export_training import TRAINED_CALLS, WeightedOp, assert_same, inputs, train_step
 from paths import SUPPORT, environment
 
 import detops
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
-every_call = pytest.mark.parametrize("name", TRAINED)
+every_call = pytest.mark.parametrize("name", TRAINED_CALLS)
 
 
 def test_calls_cover_every_op_with_a_derivative():
-    names = {name.split(",")[0].split(" of ")[0] for name in TRAINED}
+    names = {name.split(",")[0].split(" of ")[0] for name in TRAINED_CALLS}
     public = set(detops.ops.__all__)
     assert names >= detops.registration.DIFFERENTIABLE & public
     # Public functions call the ops that have no public function.
@@ -38,38 +38,44 @@ def traced(module, args, gradients=True):
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def exported_files(tmp_path_factory):
     """Exports every call, strictly and not, and traces it with and without gradients."""
     folder = tmp_path_factory.mktemp("programs")
     failed = {}
-    for name in TRAINED:
+    for name in TRAINED_CALLS:
         args = inputs(name)
-        torch.save(trained(Weighted(name), args), folder / f"{name}.expected")
+        torch.save(train_step(WeightedOp(name), args), folder / f"{name}.expected")
         for kind in ("strict.pt2", "loose.pt2", "decomposed.pt2", "grad.ts", "plain.ts"):
             path = folder / f"{name}@{kind}"
             try:
                 if kind.endswith(".pt2"):
                     strict = kind == "strict.pt2"
-                    program = torch.export.export(Weighted(name), args, strict=strict)
+                    program = torch.export.export(WeightedOp(name), args, strict=strict)
                     if kind == "decomposed.pt2":
                         program = program.run_decompositions()
                     torch.export.save(program, path)
                 else:
-                    torch.jit.save(traced(Weighted(name), args, kind == "grad.ts"), str(path))
+                    torch.jit.save(traced(WeightedOp(name), args, kind == "grad.ts"), str(path))
             except Exception as error:
                 failed[path.name] = f"{type(error).__name__}: {str(error)[:300]}"
     return folder, failed
 
 
 @pytest.mark.exhaustive
-def test_every_call_exports_and_traces(files):
-    assert not files[1]
+def test_every_call_exports_and_traces(exported_files):
+    assert not exported_files[1]
 
 
 @pytest.mark.exhaustive
-def test_saved_programs_train_in_another_process(files):
+def test_saved_programs_train_in_another_process(exported_files):
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", str(SUPPORT / "one_path.py"), str(files[0])],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(SUPPORT / "export_training.py"),
+            str(exported_files[0]),
+        ],
         capture_output=True,
         text=True,
         env=environment(),
@@ -80,9 +86,9 @@ def test_saved_programs_train_in_another_process(files):
 @every_call
 def test_trace_trains_like_eager_on_another_input(name):
     """A trace must not store values of its example."""
-    module, again = Weighted(name), copy.deepcopy
+    module, copy_of = WeightedOp(name), copy.deepcopy
     args = inputs(name, seed=7)
     buffer = io.BytesIO()
-    torch.jit.save(traced(again(module), inputs(name)), buffer)
+    torch.jit.save(traced(copy_of(module), inputs(name)), buffer)
     buffer.seek(0)
-    same(trained(torch.jit.load(buffer), args), trained(again(module), args))
+    assert_same(train_step(torch.jit.load(buffer), args), train_step(copy_of(module), args))

@@ -23,14 +23,14 @@ PUBLIC = sorted(
     if inspect.isfunction(getattr(detops, name)) and name != "register_tensor_methods"
 )
 # Arguments of public functions that their ops split into two.
-PAIRS = {
+SPLIT_ARGUMENTS = {
     "output_size": ("pooled_height", "pooled_width"),
     "size": ("height", "width"),
     "image_shape": ("height", "width"),
 }
 # These ops copy the bits of any dtype.
 ANY_DTYPE = {"gdh"}
-NO_SUCH_TENSOR = (RuntimeError, TypeError, ValueError, IndexError)
+CONVERSION_ERRORS = (RuntimeError, TypeError, ValueError, IndexError)
 
 
 def annotation_of(name, key):
@@ -47,15 +47,17 @@ def is_list(name, key):
 
 def valid_call(name):
     """Returns arguments of the public function, made from those of its op."""
-    of_op, given = raw_calls.arguments()[name], {}
+    op_arguments, call_arguments = raw_calls.arguments()[name], {}
     for key in inspect.signature(getattr(detops, name)).parameters:
-        if key in PAIRS:
-            given[key] = tuple(of_op[side] for side in PAIRS[key])
-        elif key in of_op:
-            value = of_op[key]
-            several = is_tensor(name, key) and is_list(name, key) and isinstance(value, Tensor)
-            given[key] = [value] * 3 if several else value
-    return given
+        if key in SPLIT_ARGUMENTS:
+            call_arguments[key] = tuple(op_arguments[part] for part in SPLIT_ARGUMENTS[key])
+        elif key in op_arguments:
+            value = op_arguments[key]
+            is_tensor_list = (
+                is_tensor(name, key) and is_list(name, key) and isinstance(value, Tensor)
+            )
+            call_arguments[key] = [value] * 3 if is_tensor_list else value
+    return call_arguments
 
 
 def with_gradient(value):
@@ -65,7 +67,7 @@ def with_gradient(value):
     return value.clone().requires_grad_() if floating else value
 
 
-def odd_values(x):
+def invalid_values(x):
     """Yields named values that ops must reject in place of the tensor ``x``."""
     yield "a NumPy array", numpy.asarray(x)
     yield "a list of numbers", x.tolist()
@@ -82,7 +84,7 @@ def odd_values(x):
     yield "an object", object()
 
 
-def odd_tensors(x):
+def invalid_tensors(x):
     """Yields named functions that convert ``x`` into a kind of tensor that ops must reject."""
     yield "sparse COO", x.to_sparse
     yield "sparse CSR", lambda: x.flatten(1).to_sparse_csr()
@@ -94,54 +96,65 @@ def odd_tensors(x):
     yield "meta", lambda: x.to("meta")
 
 
-def odd(x):
-    yield from odd_values(x)
+def invalid_inputs(x):
+    yield from invalid_values(x)
     for floating in {x.is_floating_point(), True}:
-        for kind, make in odd_tensors(x.float() if floating else x):
+        for kind, make in invalid_tensors(x.float() if floating else x):
             try:
                 yield kind, make()
-            except NO_SUCH_TENSOR:
+            except CONVERSION_ERRORS:
                 continue  # PyTorch has no such tensor
 
 
-def problem(call, op, argument, may_answer=False):
+def problem(call, op, argument, may_succeed=False):
     """Returns the problem with the call's error, or None."""
     try:
         call()
     except Exception as error:
         message = str(error)
-        named = re.match(rf"detops(\.|::){op}\b", message)
-        named = named and re.search(rf"\b{argument}(?!\w)", message)
-        one = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
-        return None if named and one else f"{type(error).__name__}: {message[:200]}"
-    return None if may_answer else "was accepted"
+        names_argument = re.match(rf"detops(\.|::){op}\b", message)
+        names_argument = names_argument and re.search(rf"\b{argument}(?!\w)", message)
+        is_single_error = error.__cause__ is None and (
+            error.__context__ is None or error.__suppress_context__
+        )
+        return (
+            None
+            if names_argument and is_single_error
+            else f"{type(error).__name__}: {message[:200]}"
+        )
+    return None if may_succeed else "was accepted"
 
 
-def problems(name, key, place, replaced):
+def problems(name, key, argument, replace_with):
     """Yields the problems of calls; ``replaced`` puts each odd value into an argument."""
     function, args = getattr(detops, name), valid_call(name)
     first = args[key][0] if isinstance(args[key], list) else args[key]
-    for kind, x in odd(first):
+    for kind, x in invalid_inputs(first):
         valid = is_list(name, key) and kind in ("a list of tensors", "a tuple of tensors")
-        if valid and place == key:
+        if valid and argument == key:
             continue
-        may_answer = kind == "meta" or name in ANY_DTYPE and isinstance(x, Tensor)
-        may_answer = may_answer or kind == "None" and "None" in annotation_of(name, key)
+        may_succeed = kind == "meta" or name in ANY_DTYPE and isinstance(x, Tensor)
+        may_succeed = may_succeed or kind == "None" and "None" in annotation_of(name, key)
         for change in (lambda value: value, with_gradient):
-            given = {k: change(v) for k, v in args.items()} | {key: replaced(x)}
-            found = problem(lambda given=given: function(**given), name, place, may_answer)
+            call_arguments = {k: change(v) for k, v in args.items()} | {key: replace_with(x)}
+            found = problem(
+                lambda call_arguments=call_arguments: function(**call_arguments),
+                name,
+                argument,
+                may_succeed,
+            )
             if found is not None:
-                yield f"{place} is {kind}: {found}"
+                yield f"{argument} is {kind}: {found}"
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_errors_name_odd_tensors(name):
+def test_errors_name_invalid_tensors(name):
     args = valid_call(name)
     getattr(detops, name)(**args)
     tensors = [key for key in args if is_tensor(name, key)]
     assert tensors
-    wrong = [found for key in tensors for found in problems(name, key, key, lambda x: x)]
-    assert not wrong, "\n".join(wrong)
+    errors = [found for key in tensors for found in problems(name, key, key, lambda x: x)]
+    assert not errors, "\n".join(errors)
 
 
 LISTS = [
@@ -153,19 +166,19 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("name", "key"), LISTS, ids=" ".join)
-def test_errors_name_odd_elements_of_lists(name, key):
+def test_errors_name_invalid_elements_of_lists(name, key):
     value = valid_call(name)[key]
     elements = list(value) if isinstance(value, list) else [value[:, 1:], value[:, 1:]]
 
-    def replaced(x, i):
+    def replace_element(x, i):
         return [*elements[:i], x, *elements[i + 1 :]]
 
-    wrong = []
+    errors = []
     for i in range(2):
         # An op names the whole list when it checks a joined tensor or the dtypes.
-        place = rf"{key}(\[{i}\]|(?!\[))"
-        wrong += problems(name, key, place, lambda x, i=i: replaced(x, i))
-    assert not wrong, "\n".join(wrong)
+        argument = rf"{key}(\[{i}\]|(?!\[))"
+        errors += problems(name, key, argument, lambda x, i=i: replace_element(x, i))
+    assert not errors, "\n".join(errors)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -175,13 +188,13 @@ def test_ops_accept_meta_tensors_or_name_them_in_errors(name):
             return [on_meta(x) for x in value]
         return value.to("meta") if isinstance(value, Tensor) else value
 
-    given = {key: on_meta(value) for key, value in valid_call(name).items()}
-    first = next(key for key in given if is_tensor(name, key))
-    found = problem(lambda: getattr(detops, name)(**given), name, first, may_answer=True)
+    call_arguments = {key: on_meta(value) for key, value in valid_call(name).items()}
+    first = next(key for key in call_arguments if is_tensor(name, key))
+    found = problem(lambda: getattr(detops, name)(**call_arguments), name, first, may_succeed=True)
     assert found is None
 
 
-ODD_NUMBERS = {
+INVALID_NUMBERS = {
     "a string": "text",
     "strings": ("a", "b"),
     "None": None,
@@ -196,23 +209,28 @@ ODD_NUMBERS = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_errors_name_odd_numbers_and_strings(name):
+def test_errors_name_invalid_numbers_and_strings(name):
     function, args = getattr(detops, name), valid_call(name)
-    wrong = []
+    errors = []
     for key, parameter in inspect.signature(function).parameters.items():
         # Python evaluates the truth of flags and converts integers to floats.
-        odd_ones = set(ODD_NUMBERS) - {bool: {"a tensor"}, float: {"too large"}}.get(
+        kinds = set(INVALID_NUMBERS) - {bool: {"a tensor"}, float: {"too large"}}.get(
             parameter.annotation, set()
         )
-        for kind in sorted(odd_ones if not is_tensor(name, key) else ()):
-            given = args | {key: ODD_NUMBERS[kind]}
-            found = problem(lambda given=given: function(**given), name, key, may_answer=True)
+        for kind in sorted(kinds if not is_tensor(name, key) else ()):
+            call_arguments = args | {key: INVALID_NUMBERS[kind]}
+            found = problem(
+                lambda call_arguments=call_arguments: function(**call_arguments),
+                name,
+                key,
+                may_succeed=True,
+            )
             if found is not None:
-                wrong.append(f"{key} is {kind}: {found}")
-    assert not wrong, "\n".join(wrong)
+                errors.append(f"{key} is {kind}: {found}")
+    assert not errors, "\n".join(errors)
 
 
-def test_errors_state_the_expected_and_the_given_type():
+def test_errors_state_the_expected_and_the_actual_type():
     boxes, scores = torch.rand(3, 4), torch.rand(3)
     for call, message in (
         (

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 import detops
 
-ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e9, -3e9]
+EXTREME_OFFSETS = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e9, -3e9]
 
 
-@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("value", EXTREME_OFFSETS)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_nonfinite_and_huge_offsets_sample_zero(isa, device, value, axis):
     (x, offset, mask, weight, bias), window = arguments("plain", device=device)
-    odd = offset.detach().clone()
-    odd[:, 2 * 4 + axis, 2:5] = value  # the middle point
-    odd.requires_grad_()
-    without = mask.detach().clone()
-    without[:, 4, 2:5] = 0
-    ours = gradients(detops.deform_conv2d, (x, odd, mask, weight, bias), window)
+    extreme = offset.detach().clone()
+    extreme[:, 2 * 4 + axis, 2:5] = value  # the middle point
+    extreme.requires_grad_()
+    zero_mask = mask.detach().clone()
+    zero_mask[:, 4, 2:5] = 0
+    ours = gradients(detops.deform_conv2d, (x, extreme, mask, weight, bias), window)
     expected = gradients(
-        torchvision.ops.deform_conv2d, as_double((x, offset, without, weight, bias)), window
+        torchvision.ops.deform_conv2d, as_double((x, offset, zero_mask, weight, bias)), window
     )
     for one in ours:
         assert one.isfinite().all()
@@ -55,9 +55,9 @@ def test_samples_read_only_their_corner_pixels(isa, device, layout):
     assert (output[1, :2] == 10).all()
     assert output[0].isnan().all() and output[1, 2:].isnan().all() and output[2].isnan().all()
     (grad,) = torch.autograd.grad(output[1, :2].sum(), x)
-    touched = torch.zeros_like(grad)
-    touched[1, :20, 2:4, 2:4] = 9
-    assert torch.equal(grad, touched)
+    expected_grad = torch.zeros_like(grad)
+    expected_grad[1, :20, 2:4, 2:4] = 9
+    assert torch.equal(grad, expected_grad)
 
 
 @settings(max_examples=100)
@@ -100,16 +100,16 @@ def test_many_samples_of_one_cell_match_reference(device):
     """All positions sample one location, or one just outside the image."""
     tensors, window = arguments("groups", dtype=torch.double, device=device)
     x, offset, mask, weight, bias = tensors
-    place = offset.detach().clone()
-    n, _, height, width = place.shape
+    positions = offset.detach().clone()
+    n, _, height, width = positions.shape
     rows = torch.arange(height, device=device)[:, None]
     columns = torch.arange(width, device=device)
     for point in range(18):
-        place[:, 2 * point] = [2.3, -0.7, 5.6][point % 3] - rows + 1 - point % 9 // 3
-        place[:, 2 * point + 1] = [1.8, 6.4, -0.2][point % 3] - columns + 1 - point % 3
-    moved = (x, place.requires_grad_(), mask, weight, bias)
+        positions[:, 2 * point] = [2.3, -0.7, 5.6][point % 3] - rows + 1 - point % 9 // 3
+        positions[:, 2 * point + 1] = [1.8, 6.4, -0.2][point % 3] - columns + 1 - point % 3
+    tensors_with_offset = (x, positions.requires_grad_(), mask, weight, bias)
     check_all(
-        gradients(detops.deform_conv2d, moved, window),
-        gradients(reference.deform_conv2d, moved, window),
+        gradients(detops.deform_conv2d, tensors_with_offset, window),
+        gradients(reference.deform_conv2d, tensors_with_offset, window),
         eps=2.2e-16,
     )
