@@ -296,7 +296,7 @@ def test_memory_growth_is_reported_with_all_cases_run(monkeypatch, tmp_path, cap
 
 
 def test_reliability_data_lists_every_op():
-    counts = json.loads((ROOT / "docs" / "reliability.json").read_text())
+    counts = json.loads((ROOT / "docs" / "reliability-figures.json").read_text())
     assert sorted(counts["plain"]) == schema_ops()
 
 
