@@ -156,8 +156,8 @@ gpu-check:
 	test -x $(BIN)/python || $(MAKE) $(VENV)/.dependencies
 	MAX_JOBS=$(MAX_JOBS) $(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
-# Tests of `sanitize` and `emulate`. TESTS=ops skips the detector, its data and its commands: they call
-# the same kernels, slowly.
+# Tests of `sanitize` and `emulate`. TESTS=ops skips graphs, the detector, its data and its commands:
+# they call the same kernels, slowly.
 TEST_FOLDER = $(CURDIR)/tests$(if $(TESTS),/$(TESTS))
 
 # EMULATE_CUDA=1 tests the CUDA kernels. detect_leaks=0: Python and PyTorch never free some of their
