@@ -159,22 +159,3 @@ def test_raw_op_warns_of_a_missing_derivative():
     ):
         out.sum().backward()
     assert x.grad is None
-
-
-@pytest.mark.slow
-def test_type_checkers_see_the_editable_install(tmp_path):
-    """Type checkers find types only through files: they run no import hooks."""
-    code = "import importlib.util as u; s = u.find_spec('detops'); print(s.origin if s else '')"
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
-    origin = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
-    if origin.stdout.strip() != str(PACKAGE / "__init__.py"):
-        pytest.skip("this source tree is not installed")
-    (tmp_path / "user.py").write_text("import detops\n\nreveal_type(detops.nms)\n")
-    command = ("-m", "mypy", "--follow-imports", "silent", "user.py")
-    result = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
-    assert result.returncode == 0, result.stdout
-    assert "iou_threshold: float" in result.stdout

@@ -30,11 +30,8 @@ build_detection_model(load_config())([torch.ones(3, 9, 9)], targets=7)
 pytestmark = pytest.mark.slow
 
 
-def mypy(program, folder):
-    """Returns the errors of mypy by line; users do not see those inside the package."""
+def run_mypy(program, folder, environment):
     pytest.importorskip("mypy")
-    # A user's mypy sees an installed package; here it may lie next to its tests.
-    environment = os.environ | {"MYPYPATH": str(PACKAGE.parent)}
     options = ["--strict", "--follow-imports=silent", "--config-file=", "--no-error-summary"]
     options += ["--cache-dir", folder.parent / "mypy"]  # shared by the tests of a run
     result = subprocess.run(
@@ -45,9 +42,14 @@ def mypy(program, folder):
         env=environment,
     )
     assert result.returncode in (0, 1), result.stderr
-    return {
-        int(line): message for line, message in re.findall(r":(\d+): error: (.*)", result.stdout)
-    }
+    return result.stdout
+
+
+def mypy(program, folder):
+    """Returns the errors of mypy by line; users do not see those inside the package."""
+    # A user's mypy sees an installed package; here it may lie next to its tests.
+    output = run_mypy(program, folder, os.environ | {"MYPYPATH": str(PACKAGE.parent)})
+    return {int(line): message for line, message in re.findall(r":(\d+): error: (.*)", output)}
 
 
 def pyright(program, folder):
@@ -88,6 +90,21 @@ def test_type_mistakes_are_reported(checker, tmp_path):
     prefixes = ("detops.", "build_")
     lines = {k for k, line in enumerate(MISTAKES.splitlines(), 1) if line.startswith(prefixes)}
     assert set(checker(program, tmp_path)) == lines
+
+
+def test_type_checkers_see_the_editable_install(tmp_path):
+    """Type checkers find types only through files: they run no import hooks."""
+    code = "import importlib.util as u; s = u.find_spec('detops'); print(s.origin if s else '')"
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
+    origin = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    if origin.stdout.strip() != str(PACKAGE / "__init__.py"):
+        pytest.skip("this source tree is not installed")
+    program = tmp_path / "user.py"
+    program.write_text("import detops\n\nreveal_type(detops.nms)\n")
+    output = run_mypy(program, tmp_path, environment)
+    assert "error" not in output and "iou_threshold: float" in output
 
 
 @pytest.mark.parametrize("module", [detops.RoIAlign, detops.DeformConv2d, GeneralizedRCNN])
