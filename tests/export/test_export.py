@@ -69,10 +69,15 @@ def test_exported_detector_accepts_images_of_any_size(name, resized, tmp_path):
     operations = [n.target for n in graph.graph.nodes if n.op == "call_function"]
     namespaces = {op.namespace for op in operations if hasattr(op, "namespace")}
     assert namespaces == {"aten", "detops"}  # C++ finds all of them without Python
-    for found, image in zip(exported(images), images, strict=True):
-        (expected,) = model([image])
-        assert (len(expected["boxes"]) == 0) == bool(image.isnan().all())
-        assert_same_detections(found, expected)
+    detectors = [exported]
+    if resized:
+        export.aoti(model, tmp_path / "compiled.pt2")
+        detectors.append(export.load(tmp_path / "compiled.pt2"))
+    for detector in detectors:
+        for found, image in zip(detector(images), images, strict=True):
+            (expected,) = model([image])
+            assert (len(expected["boxes"]) == 0) == bool(image.isnan().all())
+            assert_same_detections(found, expected)
     if name.startswith("torchvision_keypoint"):
         (found,) = run_in_new_process(tmp_path / "detector.pt2", images[1], tmp_path)
         assert_same_detections(found, model([images[1]])[0])
