@@ -1,7 +1,7 @@
 """Properties of every overlap op: dtypes, layouts, transforms and errors.
 
-Each op is described in a file `cases_<op>.py`. A loss counts as an overlap. test_compile.py in
-tests/export compiles every op.
+Each op is described in a file `cases_<op>.py`. A loss counts as an overlap.
+tests/export/test_compile_ops.py compiles every op.
 """
 
 import pytest
