@@ -1,4 +1,4 @@
-// Deformable convolution: where its kernel points read. The server's op says where.
+// Deformable convolution: the positions that its kernel points sample. The server computes them.
 
 import { $, fetchJson, latestOnly, setStatus, slider } from "./page.js";
 import { dot, drawMap, line, ring } from "./plot.js";
@@ -38,7 +38,7 @@ function draw({ map, position, regular, moved }) {
   context.lineWidth = 0.08;
   context.strokeRect(position[0], position[1], 1, 1);
   context.lineWidth = 0.06;
-  // The op's coordinates have a pixel's middle at whole numbers.
+  // The op places the centres of pixels at integers.
   const middle = ([x, y]) => [x + 0.5, y + 0.5];
   for (const [index, from] of regular.entries()) {
     line(context, middle(from), middle(moved[index]));

@@ -4,11 +4,11 @@ import { drawDetections } from "./draw.js";
 import { $, fetchJson, latestOnly, make, request, setStatus, slider } from "./page.js";
 import { asCoco, asJson, saveImage, saveText } from "./save.js";
 
-const MAX_LISTED = 200; // rows of the table of detections
+const MAX_LISTED = 200; // maximum rows in the table of detections
 
 let about;
 let photograph = null; // {name, blob}
-let answer = null; // of the server, with the photograph's name and the picture as an image
+let answer = null; // the server's response, plus the name of the photograph and its image
 let threshold;
 
 export async function startDetect() {
@@ -46,7 +46,7 @@ function fillModels() {
 
 function handleDrops() {
   const drop = $("drop");
-  // Anywhere on the page: a browser would leave it for a file that misses.
+  // On the whole page: a browser opens a file that is dropped elsewhere.
   document.addEventListener("dragover", (event) => {
     event.preventDefault();
     drop.classList.add("over");
@@ -137,7 +137,7 @@ function fillFigure(figure, result, shown) {
   const detections = aboveThreshold(result);
   const canvas = figure.querySelector("canvas");
   const { classes, colours } = findModel(result.model);
-  // Names are useless if all detections have the same.
+  // With one class, names say nothing.
   const all = { ...shown, names: classes.length > 1 };
   drawDetections(canvas, answer.picture, detections, all, colours, about.person_skeleton);
   const counts = `${detections.length} of ${result.detections.length} detections`;

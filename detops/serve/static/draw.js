@@ -1,28 +1,28 @@
-// Detections on a picture, in the colours of detops.visualize.
+// Draws detections on an image, in the colours of detops.visualize.
 
 import { dot, line } from "./plot.js";
 import { maskCanvas } from "./rle.js";
 
-const LONG_SIDE = 1200; // small pictures are enlarged to about this, so that tags can be read
+const LONG_SIDE = 1200; // small images are enlarged to about this, so tags are readable
 const FILL = 120; // opacity of masks, of 255
-const FADED = 0.55; // of the lines between keypoints
-// What is drawn of each mask: decoding it takes longer than drawing, and the threshold's slider
-// draws all of them at every step.
+const FADED = 0.55; // opacity of the lines between keypoints
+// Decoded masks. Decoding takes longer than drawing, and each step of the threshold slider draws
+// all of them.
 const shapes = new WeakMap();
 
 const css = ([red, green, blue], alpha = 1) => `rgb(${red} ${green} ${blue} / ${alpha})`;
 
-// picture: a loaded image; detections: as the server sends them; show: {boxes, masks, tags, names};
-// colours: of the model's classes; skeleton: of a person. Large pictures keep their size.
-export function drawDetections(canvas, picture, detections, show, colours, skeleton) {
-  const { width, height } = picture;
+// image: loaded; detections: as the server sends them; show: {boxes, masks, tags, names};
+// colours: one per class; skeleton: pairs of keypoints of a person. Large images keep their size.
+export function drawDetections(canvas, image, detections, show, colours, skeleton) {
+  const { width, height } = image;
   const scale = Math.max(1, Math.min(4, Math.floor(LONG_SIDE / Math.max(width, height))));
   canvas.width = width * scale;
   canvas.height = height * scale;
   const context = canvas.getContext("2d");
-  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
   const unit = Math.max(1, Math.max(canvas.width, canvas.height) / 1000);
-  // The surest last, so that they lie on top.
+  // The most confident detections come last, on top of the others.
   const ordered = [...detections].sort((a, b) => a.score - b.score);
   for (const each of ordered) {
     if (show.masks && each.mask) drawMask(context, each.mask, colours[each.label - 1], scale);
@@ -80,7 +80,7 @@ function drawTag(context, text, box, colour, scale, unit) {
   context.textBaseline = "middle";
   const width = context.measureText(text).width + 0.6 * size;
   const height = 1.3 * size;
-  // A tag sits on its box; where there is no room it moves back into the picture.
+  // A tag sits on its box, moved into the image if there is no room.
   const x = Math.max(0, Math.min(box[0] * scale, context.canvas.width - width));
   const y = Math.max(0, box[1] * scale - height);
   context.fillStyle = css(colour, 0.9);

@@ -1,4 +1,4 @@
-// What the whole page shares: its tabs, its colours.
+// Tabs and colours of the page.
 
 import { startDetect } from "./detect.js";
 import { startDeformConv } from "./deform_conv2d.js";
@@ -39,7 +39,7 @@ const theme = document.getElementById("theme");
 function setTheme(name) {
   document.documentElement.dataset.theme = name;
   theme.textContent = name === "dark" ? "Light" : "Dark";
-  // Canvases take their colours from the style sheet, and do not notice that it changed.
+  // Canvases use the colours of the style sheet, but are not redrawn when it changes.
   document.dispatchEvent(new Event("themechange"));
 }
 

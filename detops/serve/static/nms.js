@@ -1,4 +1,5 @@
-// Boxes before and after NMS. The server sends what falls at every threshold; the page picks one.
+// Boxes before and after NMS. The server sends the boxes that each threshold suppresses; the page
+// selects one threshold.
 
 import { $, colour, fetchJson, latestOnly, setStatus, slider } from "./page.js";
 import { blank, line } from "./plot.js";

@@ -1,8 +1,8 @@
-// Requests, and the small things that every part of the page does.
+// Requests and other helpers of the page.
 
 export const $ = (id) => document.getElementById(id);
 
-// The server's answer, or an error with its words.
+// Returns the server's JSON, or throws an error with its message.
 export async function request(path, options) {
   let response;
   try {
@@ -24,14 +24,14 @@ export function setStatus(element, text, isError = false) {
   element.classList.toggle("error", isError);
 }
 
-// Makes an element with properties and children.
+// Creates an element with properties and children.
 export function make(name, properties = {}, ...children) {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
   return element;
 }
 
-// A slider, and the number that is shown beside it; calls back when it moves.
+// Connects a slider with the number next to it; calls back when it moves.
 export function slider(id, onMove, digits = 0) {
   const input = $(id);
   const show = () => ($(`${id}-shown`).textContent = Number(input.value).toFixed(digits));
@@ -43,8 +43,8 @@ export function slider(id, onMove, digits = 0) {
   return { input, show, get value() { return Number(input.value); } };
 }
 
-// Calls an asynchronous function with the newest arguments, one call at a time: what was asked for
-// while it was under way is skipped but for the last.
+// Calls an asynchronous function, one call at a time. Of the calls requested meanwhile, only the
+// latest runs.
 export function latestOnly(call) {
   let running = false;
   let waiting = null;

@@ -1,13 +1,13 @@
-// Small maps of numbers as squares of colour, and marks on them.
+// Draws small matrices as coloured squares, with marks.
 
 import { colour } from "./page.js";
 
-export const CELL = 40; // pixels of the canvas that a pixel of a map takes
+export const CELL = 40; // canvas pixels per matrix element
 const LOW = [34, 47, 92];
 const MIDDLE = [64, 145, 140];
 const HIGH = [250, 218, 120];
 
-// A colour for a value in 0..1, from dark blue over green to yellow.
+// Returns a colour for a value in 0..1, from dark blue over green to yellow.
 export function heat(value) {
   const clipped = Math.max(0, Math.min(1, value));
   const [from, to] = clipped < 0.5 ? [LOW, MIDDLE] : [MIDDLE, HIGH];
@@ -15,7 +15,7 @@ export function heat(value) {
   return `rgb(${from.map((low, i) => Math.round(low + fraction * (to[i] - low))).join(" ")})`;
 }
 
-// Draws rows of values in 0..1; gives the context, in which a pixel of the map is one unit wide.
+// Draws rows of values in 0..1. Returns the context, scaled to one unit per element.
 export function drawMap(canvas, rows, cell = CELL) {
   canvas.width = cell * rows[0].length;
   canvas.height = cell * rows.length;
@@ -54,7 +54,7 @@ export function ring(context, [x, y], radius) {
   context.stroke();
 }
 
-// An empty canvas of this many units, the page's panel colour under it.
+// Clears a canvas of this many units with the panel colour.
 export function blank(canvas, [width, height], scale) {
   canvas.width = width * scale;
   canvas.height = height * scale;

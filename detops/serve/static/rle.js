@@ -1,7 +1,7 @@
-// COCO's compressed run lengths, which masks come in.
+// Decodes masks from COCO compressed run lengths.
 
-// Lengths of runs, the first of zeros: 5 bits a character, lowest first, the sixth set if more
-// follow; from the fourth number on, what is written is the difference to the one before the last.
+// Returns the run lengths, zeros first. A character has 5 bits, lowest first, and a sixth that is
+// set if more follow. From the fourth number on, the difference to the last but one is stored.
 export function runLengths(text) {
   const counts = [];
   let value = 0;
@@ -18,7 +18,7 @@ export function runLengths(text) {
   return counts;
 }
 
-// A mask as a canvas of one colour, as large as its pixels need, and where it lies.
+// Returns a canvas of one colour, cropped to the mask, and its position.
 export function maskCanvas({ size: [height], counts }, [red, green, blue], alpha) {
   const pieces = []; // column, first row, last row + 1
   let at = 0;

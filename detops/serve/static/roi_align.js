@@ -1,13 +1,13 @@
-// RoIAlign: the samples of a box on a map, and what each bin reads. The server's op says both.
+// RoIAlign: the samples of a box on a feature map, and the value of each bin, from the server.
 
 import { $, fetchJson, latestOnly, setStatus, slider } from "./page.js";
 import { CELL, dot, drawMap, line } from "./plot.js";
 
-const STEP = 0.1; // pixels of the map that an arrow key moves
+const STEP = 0.1; // feature map pixels per press of an arrow key
 const MIN_SIDE = 0.5;
-const POOLED_SIDE = 700; // pixels of the canvas of bins
-const CORNER = 0.8; // distance within which the pointer takes the lower right corner
-let box = [2.3, 2.6, 12.1, 9.4]; // in pixels of the map, whose first covers 0..1
+const POOLED_SIDE = 700; // canvas pixels per side of the bins
+const CORNER = 0.8; // distance at which the pointer grabs the lower right corner
+let box = [2.3, 2.6, 12.1, 9.4]; // in feature map pixels; the first pixel covers 0..1
 let answer = null;
 let answeredQuery = null;
 let pointedBin = null;
@@ -74,7 +74,7 @@ function draw() {
     line(context, [x, y1], [x, y2]);
     line(context, [x1, y], [x2, y]);
   }
-  // The op's coordinates have a pixel's middle at whole numbers.
+  // The op places the centres of pixels at integers.
   for (const [x, y, counts] of answer.samples) {
     if (counts > 0) dot(context, [x + 0.5, y + 0.5], 0.11, "#ff5764");
   }
@@ -106,7 +106,7 @@ function drawReads(context) {
   }
 }
 
-// Moves the box, or its lower right corner alone, and keeps it on the map.
+// Moves the box, or only its lower right corner, and keeps it on the feature map.
 function move(dx, dy, cornerAlone) {
   const [height, width] = [answer.map.length, answer.map[0].length];
   let [x1, y1, x2, y2] = box;

@@ -1,6 +1,6 @@
-// What is shown as files: the form of `detops detect --json`, a COCO dataset, an image.
+// Saves the result as a file: JSON of `detops detect --json`, a COCO dataset, or an image.
 
-// shown: {model, detections} of each figure; image: {name, width, height}.
+// shown: {model, detections} per figure; image: {name, width, height}.
 export function asJson(image, shown) {
   return shown.map(({ model, detections }) => ({
     image: image.name,
@@ -11,7 +11,7 @@ export function asJson(image, shown) {
   }));
 }
 
-// One model's detections as a dataset that annotation tools open, each with its score.
+// Returns the detections of one model as a dataset for annotation tools, with scores.
 export function asCoco(image, { classes, detections }) {
   const annotations = detections.map((detection, index) => {
     const [x1, y1, x2, y2] = detection.box;
