@@ -14,8 +14,9 @@ def inline(translator: Any, node: nodes.Element) -> None:
 
 
 def block(translator: Any, node: nodes.Element) -> None:
-    """Renders a displayed formula."""
-    translator.body.append(convert(node.astext(), display="block"))
+    """Renders a displayed formula, which scrolls on narrow screens."""
+    formula = convert(node.astext(), display="block")
+    translator.body.append(f'<div style="overflow-x: auto">{formula}</div>')
     raise nodes.SkipNode
 
 
