@@ -112,7 +112,7 @@ def draw_detections(
     smoothing = SMOOTHING if canvas.width * canvas.height <= MAX_SMOOTHED_PIXELS else 1
     overlay = Image.new("RGBA", (canvas.width * smoothing, canvas.height * smoothing))
     draw = ImageDraw.Draw(overlay)
-    # Lines and text grow with the image, from a size that is legible at a thousand pixels.
+    # Lines and text are legible at a thousand pixels, and grow with images of more than 2000.
     unit = smoothing * max(1.0, max(canvas.size) / 2000)
     line = round(2 * unit) if line_width is None else max(1, round(line_width * smoothing))
 

@@ -79,8 +79,8 @@ def train(
     Raises:
         CheckpointError: there is a checkpoint, but `resume` is not set or the checkpoint does not
             fit the run.
-        ConfigError: the number of classes differs from the dataset's, or the range of crop sizes is
-            empty.
+        ConfigError: the number of classes differs from the dataset's, the range of crop sizes is
+            empty, or patience is set without evaluations.
         OutputError: the folder is not writable, another run is writing there, or the disk is full.
         Stopped: SIGINT or SIGTERM arrived. If training had begun, a checkpoint is written first.
         AnnotationError, TrainingError, ValueError: see `load_datasets` and `Trainer`.
