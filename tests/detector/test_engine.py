@@ -245,7 +245,9 @@ def test_resume_rejects_checkpoints_that_do_not_fit(tmp_path):
     with pytest.raises(CheckpointError, match=r"step 8 is above SOLVER.MAX_ITER 7"):
         trainer(tmp_path, MAX_ITER=7).resume()
     save_weights(tmp_path / "w.pt", run.model.state_dict(), "", ["a"])
-    with pytest.raises(CheckpointError, match="weights only"):
+    with pytest.raises(
+        CheckpointError, match="contains only weights; training cannot resume from it"
+    ):
         run.resume(tmp_path / "w.pt")
 
 

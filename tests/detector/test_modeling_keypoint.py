@@ -214,8 +214,16 @@ def test_invalid_keypoint_targets_are_rejected(change, message):
     ("key", "value", "message"),
     [
         ("PREDICTOR", "x", "unknown MODEL.ROI_KEYPOINT_HEAD.PREDICTOR 'x'; known: KeypointRCNN"),
-        ("RESOLUTION", 56, "MODEL.ROI_KEYPOINT_HEAD.RESOLUTION: expected 28 .maps of 7, times 4"),
-        ("SHARE_BOX_FEATURE_EXTRACTOR", True, "expected False, for FPN2MLP"),
+        (
+            "RESOLUTION",
+            56,
+            "MODEL.ROI_KEYPOINT_HEAD.RESOLUTION: expected 28 .feature maps of 7, times 4 in ",
+        ),
+        (
+            "SHARE_BOX_FEATURE_EXTRACTOR",
+            True,
+            "expected False, because FPN2MLPFeatureExtractor returns vectors",
+        ),
     ],
 )
 def test_invalid_keypoint_configs_are_rejected(key, value, message):

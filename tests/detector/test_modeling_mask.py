@@ -348,11 +348,12 @@ def test_rpn_only_network_rejects_masks():
     [
         (["PREDICTOR", "x"], "unknown MODEL.ROI_MASK_HEAD.PREDICTOR 'x'; known: MaskRCNNC4Pred"),
         (["FEATURE_EXTRACTOR", "x"], "unknown MODEL.ROI_MASK_HEAD.FEATURE_EXTRACTOR 'x'"),
-        (["RESOLUTION", 14], "MODEL.ROI_MASK_HEAD.RESOLUTION: expected 28 .maps of 14, times 2"),
+        (["RESOLUTION", 14],
+         "MODEL.ROI_MASK_HEAD.RESOLUTION: expected 28 .feature maps of 14, times 2 in "),
         (["CONV_LAYERS", []], "MODEL.ROI_MASK_HEAD.CONV_LAYERS: expected at least one"),
         (["POOLER_SCALES", (1.0,) * 5], "MODEL.ROI_MASK_HEAD.POOLER_SCALES: expected 1 to 3"),
         (["SHARE_BOX_FEATURE_EXTRACTOR", True],
-         "ROI_MASK_HEAD.SHARE_BOX_FEATURE_EXTRACTOR: expected False, for FPN2MLP"),
+         "ROI_MASK_HEAD.SHARE_BOX_FEATURE_EXTRACTOR: expected False, because FPN2MLP"),
     ],
 )  # fmt: skip
 def test_invalid_mask_configs_are_rejected(overrides, message):
