@@ -35,7 +35,7 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
             heads.
 
     Raises:
-        ValueError: no image has a detection, or ``file`` does not end in ``.onnx``.
+        ValueError: there are no detections in the images, or ``file`` does not end in ``.onnx``.
         ModuleNotFoundError: onnx and onnxruntime are not installed.
 
     Example:
@@ -50,7 +50,7 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
     with_detections = (feed for feed in feeds if len(session.run(["scores"], feed)[0]) > 0)
     first = next(with_detections, None)
     if first is None:
-        raise ValueError("detops.export.quantize: no image has a detection")
+        raise ValueError("detops.export.quantize: images must contain detections, got none")
     remaining = chain([first], with_detections)
     from onnxruntime import quantization
 

@@ -114,7 +114,7 @@ def test_invalid_quantization_raises(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"quantize: file must end in \.onnx, got x\.pt2"):
         export.quantize(source, "x.pt2", images)
     for empty in ([], [torch.full((3, 64, 96), torch.nan)]):
-        with pytest.raises(ValueError, match="no image has a detection"):
+        with pytest.raises(ValueError, match="images must contain detections, got none"):
             export.quantize(source, tmp_path / "x.onnx", empty)
     (tmp_path / "empty").mkdir()
     for path, text in (
