@@ -23,10 +23,8 @@ ROUNDS, SECONDS = 3, 0.08  # per process; the first round allocates the inputs a
 # take up to 1.7 times as long. Each process therefore leaves a different gap before a row, of at
 # most this many bytes.
 PROCESSES, MAX_GAP = 5, 1 << 20
-SLOW_RATIO, EXTRA_PROCESSES = (
-    1.05,
-    10,
-)  # rows that seem slower are measured in this many more processes
+# Rows above the ratio are measured in this many more processes.
+SLOW_RATIO, EXTRA_PROCESSES = 1.05, 10
 # The process keeps freed memory. Whether an allocator returns pages and requests them again is
 # random, and costs more than some rows.
 KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}

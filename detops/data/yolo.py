@@ -27,12 +27,8 @@ from .problems import EXPECTED_NAME, AnnotationError, Problems, image_file_repor
 CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
 SPLITS = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 MAX_ENTRIES = 10_000_000  # limit for a split's folder, including its subfolders
-YAML_NULLS = (
-    "~",
-    "null",
-    "Null",
-    "NULL",
-)  # YAML spellings: never a path, but possibly a class name
+# YAML spellings: never a path, but possibly a class name.
+YAML_NULLS = ("~", "null", "Null", "NULL")
 # Maximum absolute value of coordinates, which are fractions of the image. It allows for points up
 # to one image size beyond the image.
 MAX_COORDINATE = 2

@@ -33,9 +33,8 @@ class Tolerances(NamedTuple):
     pixels: float  # maximum offset of keypoint coordinates
 
 
-EXACT = Tolerances(
-    iou=0.98, score=0.01, pixels=1.0
-)  # another order of summation moves an edge less
+# Another order of summation moves an edge less.
+EXACT = Tolerances(iou=0.98, score=0.01, pixels=1.0)
 ROUNDED = Tolerances(iou=0.8, score=0.1, pixels=4.0)  # for 8 bits, on confident detections only
 CONFIDENT_SCORE = 0.5
 MAX_LOST = 0.25  # fraction of the confident detections that may be missing

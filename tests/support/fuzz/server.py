@@ -15,9 +15,8 @@ from detops.serve import Limits, create_app
 from detops.serve.command import server_config
 
 LIMITS = Limits(bytes=200_000, pixels=10_000, waiting=1, seconds=0.05)
-RESPONSE_TIMEOUT = (
-    0.3  # seconds before the request ends; the server may be waiting for the rest of it
-)
+# Seconds before the request ends; the server may be waiting for the rest of it.
+RESPONSE_TIMEOUT = 0.3
 
 
 class Rejected(Exception):

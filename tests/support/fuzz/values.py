@@ -34,9 +34,8 @@ class Values:
         self.generator = torch.Generator().manual_seed(rng.getrandbits(32))
         self.extent = rng.choice((1.0, 8.0, 8.0, 20.0, 100.0, 1000.0))
         self.is_integral = rng.random() < 0.3  # integers touch and tie
-        self.extent_ratio = rng.choice(
-            (2, 2, 2, 20, 200)
-        )  # extent of all boxes over the largest side
+        # Extent of all boxes over the largest side.
+        self.extent_ratio = rng.choice((2, 2, 2, 20, 200))
 
     def uniform(self, *shape: int) -> Tensor:
         """Returns numbers in [0, 1)."""
