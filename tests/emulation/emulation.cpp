@@ -80,9 +80,11 @@ struct Warp {
   uint64_t values[2][kWarp];
 };
 
+using Stack = std::unique_ptr<unsigned char[]>;
+
 struct Thread {
   void* top = nullptr;  // saved stack pointer
-  std::unique_ptr<unsigned char[]> stack{new unsigned char[kStack]};
+  Stack stack;          // from the first instruction to the last
   bool done = false;
   const Barrier* waiting_on = nullptr;
   uint64_t target_generation = 0;
@@ -95,40 +97,43 @@ struct Thread {
 // Only one grid runs at a time, whichever thread launches it.
 std::mutex running;
 void* scheduler;
-std::vector<std::unique_ptr<Thread>> threads;
+std::vector<Thread> threads;
+std::vector<Stack> unused_stacks;  // threads that never wait share one, which stays in the cache
 std::vector<Warp> warps;
 Barrier block;
 unsigned current;
+bool backwards;
 const std::function<void()>* kernel_body;
 bool incomplete_vote;
 thread_local unsigned char shared_anchor;  // its address locates the __shared__ variables
 
-// Fills all __shared__ variables of this library with one bits, so that reads of uninitialised
-// memory give NaN. These are all of its thread_local variables: it has no others.
-void poison_shared() {
+struct Memory {
+  unsigned char* begin = nullptr;
+  size_t size = 0;
+
+  // One bits, so that reads of uninitialised memory give NaN.
+  void poison() const { std::memset(begin, 0xff, size); }
+};
+
+// Returns the memory of all __shared__ variables of this library, which are all of its thread_local
+// variables: it has no others.
+Memory shared_memory() {
+  Memory shared;
   dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void*) {
+      [](dl_phdr_info* info, size_t, void* result) {
         auto* memory = static_cast<unsigned char*>(info->dlpi_tls_data);
         for (int i = 0; i < info->dlpi_phnum; ++i) {
           const auto& segment = info->dlpi_phdr[i];
           const bool ours = segment.p_type == PT_TLS && memory != nullptr &&
                             &shared_anchor >= memory && &shared_anchor < memory + segment.p_memsz;
           if (!ours) continue;
-          std::memset(memory, 0xff, segment.p_memsz);
+          *static_cast<Memory*>(result) = {memory, segment.p_memsz};
           return 1;
         }
         return 0;
       },
-      nullptr);
-}
-
-void wait(Barrier& barrier) {
-  Thread& thread = *threads[current];
-  thread.waiting_on = &barrier;
-  thread.target_generation = barrier.generation + 1;
-  if (++barrier.arrived == barrier.members) barrier.release();
-  if (!thread.ready()) detops_switch_stack(&thread.top, scheduler);
-  thread.waiting_on = nullptr;
+      &shared);
+  return shared;
 }
 
 // Removes a thread that has ended from a barrier, so that the other threads can pass it.
@@ -139,15 +144,16 @@ void leave(Barrier& barrier) {
 
 void run_thread() {
   (*kernel_body)();
-  threads[current]->done = true;
+  threads[current].done = true;
   leave(warps[current / kWarp].barrier);
   leave(block);
-  detops_switch_stack(&threads[current]->top, scheduler);
+  detops_switch_stack(&threads[current].top, scheduler);
 }
 
 void start(Thread& thread) {
-  thread.done = false;
-  thread.waiting_on = nullptr;
+  if (unused_stacks.empty()) unused_stacks.emplace_back(new unsigned char[kStack]);
+  thread.stack = std::move(unused_stacks.back());
+  unused_stacks.pop_back();
   // The previous thread on this stack never returned from its first function.
   ASAN_UNPOISON_MEMORY_REGION(thread.stack.get(), kStack);
   // Six registers, the address for `ret`, and one slot that aligns the stack as after a call.
@@ -157,33 +163,55 @@ void start(Thread& thread) {
   thread.top = top;
 }
 
-// Runs each lane of a warp until it waits. Returns whether any lane could run.
-bool run_warp(unsigned first, unsigned lanes, bool backwards) {
-  bool progressed = false;
+// Returns the next lane of the current one's warp that can continue, or null. It is then current.
+Thread* next_lane() {
+  const unsigned first = current / kWarp * kWarp;
+  const unsigned lanes = std::min<unsigned>(kWarp, threads.size() - first);
+  const unsigned step = backwards ? lanes - 1 : 1;
+  unsigned lane = current - first;
   for (unsigned i = 0; i < lanes; ++i) {
-    current = first + (backwards ? lanes - 1 - i : i);
-    Thread& thread = *threads[current];
-    if (!thread.ready()) continue;
-    thread_index.x = current;
-    detops_switch_stack(&scheduler, thread.top);
-    progressed = true;
+    lane = lane + step < lanes ? lane + step : lane + step - lanes;
+    if (!threads[first + lane].ready()) continue;
+    current = first + lane;
+    return &threads[current];
   }
-  return progressed;
+  return nullptr;
 }
 
-void run_block(unsigned count, bool backwards) {
-  block = {count};
-  warps.assign((count + kWarp - 1) / kWarp, {});
-  for (unsigned i = 0; i < count; ++i) {
-    start(*threads[i]);
-    ++warps[i / kWarp].barrier.members;
+void resume(Thread& thread, void** from) {
+  if (!thread.stack) start(thread);
+  thread_index.x = current;
+  detops_switch_stack(from, thread.top);
+}
+
+void wait(Barrier& barrier) {
+  Thread& thread = threads[current];
+  thread.waiting_on = &barrier;
+  thread.target_generation = barrier.generation + 1;
+  if (++barrier.arrived == barrier.members) barrier.release();
+  if (!thread.ready()) {
+    Thread* next = next_lane();
+    next ? resume(*next, &thread.top) : detops_switch_stack(&thread.top, scheduler);
   }
+  thread.waiting_on = nullptr;
+}
+
+void run_block(unsigned count) {
+  block = {count};
+  threads = std::vector<Thread>(count);
+  warps.assign((count + kWarp - 1) / kWarp, {});
+  for (unsigned i = 0; i < count; ++i) ++warps[i / kWarp].barrier.members;
   while (block.members > 0) {
     bool progressed = false;
     for (unsigned i = 0; i < warps.size(); ++i) {
       const unsigned first = kWarp * (backwards ? warps.size() - 1 - i : i);
       // Runs a warp as long as it can continue: its stacks are in the cache.
-      while (run_warp(first, std::min(kWarp, count - first), backwards)) progressed = true;
+      current = backwards ? first : std::min(first + kWarp, count) - 1;
+      while (Thread* lane = next_lane()) {
+        resume(*lane, &scheduler);
+        if (threads[current].done) unused_stacks.push_back(std::move(threads[current].stack));
+        progressed = true;
+      }
     }
     require(progressed, "detops: the threads of a block wait at different barriers");
   }
@@ -194,13 +222,13 @@ void run_block(unsigned count, bool backwards) {
 
 void block_barrier() { wait(block); }
 
-void exchange(uint64_t value, uint64_t (&lane_values)[32]) {
+const uint64_t* exchange(uint64_t value) {
   Warp& warp = warps[current / kWarp];
   incomplete_vote = incomplete_vote || warp.barrier.members < kWarp;
   auto& values = warp.values[warp.barrier.generation % 2];
   values[current % kWarp] = value;
   wait(warp.barrier);
-  std::memcpy(lane_values, values, sizeof(lane_values));
+  return values;
 }
 
 void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>& body) {
@@ -208,8 +236,7 @@ void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>
   require(count > 0 && count <= 1024 && blocks.y <= 65535 && blocks.z <= 65535,
           "detops: the launch exceeds the limits of a GPU");
   const char* mode = std::getenv("DETOPS_EMULATION");
-  const bool backwards = mode != nullptr && std::strcmp(mode, "backwards") == 0;
-  while (threads.size() < count) threads.push_back(std::make_unique<Thread>());
+  backwards = mode != nullptr && std::strcmp(mode, "backwards") == 0;
   std::vector<unsigned char> memory(shared);
   dynamic_memory = memory.data();
   kernel_body = &body;
@@ -218,13 +245,14 @@ void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>
   block_count = blocks;
   thread_count = {count, 1, 1};
   thread_index = {0, 0, 0};
+  const Memory statically_sized = shared_memory(), dynamic{memory.data(), shared};
   const unsigned total_blocks = blocks.x * blocks.y * blocks.z;
   for (unsigned i = 0; i < total_blocks; ++i) {
     const unsigned n = backwards ? total_blocks - 1 - i : i;
     block_index = {n % blocks.x, n / blocks.x % blocks.y, n / blocks.x / blocks.y};
-    std::fill(memory.begin(), memory.end(), 0xff);
-    poison_shared();
-    run_block(count, backwards);
+    statically_sized.poison();
+    dynamic.poison();
+    run_block(count);
   }
 }
 

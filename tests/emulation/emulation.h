@@ -42,9 +42,9 @@ extern unsigned char* dynamic_memory;
 
 void block_barrier();
 
-// Gives every lane the values of all 32 lanes of its warp. All of them must call it: on a GPU, the
-// value of a lane that has exited is undefined.
-void exchange(uint64_t value, uint64_t (&lane_values)[32]);
+// Returns the values of all 32 lanes of the calling lane's warp, until its next call. All of them
+// must call it: on a GPU, the value of a lane that has exited is undefined.
+const uint64_t* exchange(uint64_t value);
 
 }  // namespace detops::cuda::emulation
 
@@ -60,15 +60,14 @@ inline int atomicAdd(int* to, int value) { return std::exchange(*to, *to + value
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int lane_mask) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
-  uint64_t bits = 0, lane_values[32];
+  uint64_t bits = 0;
   __builtin_memcpy(&bits, &value, sizeof(T));
-  detops::cuda::emulation::exchange(bits, lane_values);
+  const uint64_t* lane_values = detops::cuda::emulation::exchange(bits);
   __builtin_memcpy(&value, &lane_values[(threadIdx.x ^ lane_mask) % 32], sizeof(T));
   return value;
 }
 inline unsigned __ballot_sync(unsigned, bool vote) {
-  uint64_t lane_values[32];
-  detops::cuda::emulation::exchange(vote, lane_values);
+  const uint64_t* lane_values = detops::cuda::emulation::exchange(vote);
   unsigned votes = 0;
   for (unsigned i = 0; i < 32; ++i) votes |= static_cast<unsigned>(lane_values[i]) << i;
   return votes;
