@@ -44,11 +44,11 @@ def run(*command, torch_lib=None):
     return result.stdout
 
 
-def build(source, folder):
+def build(source, folder, *targets):
     prefixes = f"{detops.cmake_prefix_path};{torch.utils.cmake_prefix_path}"
     run(CMAKE, "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release",
         f"-DCMAKE_PREFIX_PATH={prefixes}")  # fmt: skip
-    run(CMAKE, "--build", folder)
+    run(CMAKE, "--build", folder, "--target", *targets)
     return folder
 
 
@@ -56,14 +56,14 @@ def build(source, folder):
 def example(tmp_path_factory):
     """Builds the example and writes its input."""
     pytest.importorskip("skimage", reason="the shapes' photographs are scikit-image's")
-    folder = build(EXAMPLE, tmp_path_factory.mktemp("example"))
+    folder = build(EXAMPLE, tmp_path_factory.mktemp("example"), "postprocess")
     run(sys.executable, EXAMPLE / "make_inputs.py", folder / "photograph.bin")
     return folder / "postprocess", folder / "photograph.bin"
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    return build(ROOT / "tests" / "cpp", tmp_path_factory.mktemp("programs"))
+    return build(ROOT / "tests" / "cpp", tmp_path_factory.mktemp("programs"), "calls", "by_name")
 
 
 def check_example(example, torch_lib=None):
