@@ -52,6 +52,6 @@ CASES = [
         ALIGNED,
         separates_labels=True,
         limits=LIMITS,
-        parallel_count=12_000,  # from a few thousand boxes on, the threads split the labels
+        parallel_count=9000,  # from 8192 boxes on, the threads split the labels
     ),
 ]
