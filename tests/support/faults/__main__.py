@@ -67,4 +67,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        tempfile.tempdir = folder
+        main()

@@ -32,7 +32,7 @@ TABLES = {"--json": "found.json", "--coco": "coco.json", "--csv": "found.csv"}
 @cache
 def images() -> Path:
     """Returns a folder of images with objects to detect."""
-    return export(Path(mkdtemp(prefix="faults-")), "test", length=IMAGES, size=96).parent
+    return export(Path(mkdtemp()), "test", length=IMAGES, size=96).parent
 
 
 class Detect(Command):
@@ -78,7 +78,7 @@ class Detect(Command):
 
 @cached_across_threads
 def _undisturbed() -> dict[str, str]:
-    run = Detect(Path(mkdtemp(prefix="faults-")) / "whole")
+    run = Detect(Path(mkdtemp()) / "whole")
     run.resume()
     results = run.results()
     require('"score"' in results["found.json"], "no detections")

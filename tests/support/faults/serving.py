@@ -33,7 +33,7 @@ CONNECTION_ERRORS = (ConnectionError, http.client.RemoteDisconnected, http.clien
 @cache
 def images() -> list[bytes]:
     """Returns some images with objects to detect."""
-    folder = export(Path(mkdtemp(prefix="faults-")), "test", length=3, size=96).parent
+    folder = export(Path(mkdtemp()), "test", length=3, size=96).parent
     return [file.read_bytes() for file in sorted(folder.rglob("*.png"))]
 
 
@@ -88,7 +88,7 @@ class Server(Command):
 @cached_across_threads
 def expected() -> list[list]:
     """Returns the detections in each image."""
-    server = Server(Path(mkdtemp(prefix="faults-"))).open()
+    server = Server(Path(mkdtemp())).open()
     found = [server.detections(image) for image in images()]
     server.close()
     require(any(found), "no detections")

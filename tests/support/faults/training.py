@@ -98,7 +98,7 @@ def require_same(folder: Path, undisturbed: Path, lost_lines: int = 0) -> None:
 
 @cached_across_threads
 def _undisturbed() -> Path:
-    run = Run(Path(mkdtemp(prefix="faults-")) / "whole")
+    run = Run(Path(mkdtemp()) / "whole")
     run.resume()
     return run.folder
 
@@ -277,7 +277,7 @@ def _two_processes(folder: Path) -> "subprocess.Popen[bytes]":
 
 @cached_across_threads
 def _undisturbed_pair() -> Path:
-    folder = Path(mkdtemp(prefix="faults-")) / "whole"
+    folder = Path(mkdtemp()) / "whole"
     require(_two_processes(folder).wait(TIMEOUT) == 0, folder.with_suffix(".log"))
     return folder
 
