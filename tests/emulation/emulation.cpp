@@ -84,7 +84,7 @@ using Stack = std::unique_ptr<unsigned char[]>;
 
 struct Thread {
   void* top = nullptr;  // saved stack pointer
-  Stack stack;          // from the first instruction to the last
+  Stack stack;          // while it runs
   bool done = false;
   const Barrier* waiting_on = nullptr;
   uint64_t target_generation = 0;
@@ -112,7 +112,7 @@ struct Memory {
   size_t size = 0;
 
   // One bits, so that reads of uninitialised memory give NaN.
-  void poison() const { std::memset(begin, 0xff, size); }
+  void poison() const { std::fill_n(begin, size, static_cast<unsigned char>(0xff)); }
 };
 
 // Returns the memory of all __shared__ variables of this library, which are all of its thread_local
@@ -163,7 +163,7 @@ void start(Thread& thread) {
   thread.top = top;
 }
 
-// Returns the next lane of the current one's warp that can continue, or null. It is then current.
+// Makes the next lane of this warp that can continue the current one. Returns null if none can.
 Thread* next_lane() {
   const unsigned first = current / kWarp * kWarp;
   const unsigned lanes = std::min<unsigned>(kWarp, threads.size() - first);
