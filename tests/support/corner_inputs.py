@@ -45,6 +45,14 @@ def inputs(rectangle, channels, layout, dtype=torch.float32, images=2):
     return x.to(dtype).contiguous(memory_format=layout), rois
 
 
+def assert_near(actual, expected, tolerance, scale=1.0):
+    """Compares large tensors; torch.testing.assert_close takes three times as long."""
+    assert actual.shape == expected.shape
+    error = (actual.double() - expected).abs_()
+    error -= expected.abs().mul_(tolerance)
+    assert not error.numel() or error.max() <= tolerance * scale
+
+
 def input_gradient(call, x, grad):
     leaf = x.detach().requires_grad_()
     return torch.autograd.grad(call(leaf), leaf, grad)[0]
@@ -74,4 +82,4 @@ def check(ours, theirs, x, tolerance):
     assert pooled.dtype == map_grad.dtype == x.dtype
     for a, b in ((pooled, expected), (map_grad, expected_grad)):
         scale = max(1.0, b.abs().max().item() if b.numel() else 0)
-        torch.testing.assert_close(a.double(), b, atol=tolerance * scale, rtol=tolerance)
+        assert_near(a, b, tolerance, scale)

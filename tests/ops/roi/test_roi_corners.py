@@ -6,6 +6,7 @@ instruction set and layout.
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import reference
@@ -128,6 +129,25 @@ def test_malformed_boxes_pool_the_same_alone_and_together(channels, layout, alig
     torch.testing.assert_close(joint, torch.stack(many).sum(0), atol=1e-4, rtol=1e-5)
 
 
+def rotated_inputs(rectangle, channels, layout, dtype):
+    x, rois = inputs(rectangle, channels, layout, dtype)
+    centre, side = (rois[:, 1:3] + rois[:, 3:]) / 2, rois[:, 3:] - rois[:, 1:3]
+    angle = 37.0 * torch.arange(len(rois)).view(-1, 1)
+    return x, torch.cat([rois[:, :1], centre, side, angle], 1).double()
+
+
+@cache
+def rotated_weights(rectangle, channels, sampling):
+    """Returns the weights of all pixels in each 3x2 bin of each RoI, in float64.
+
+    Pooling is linear: feature maps with a single nonzero pixel give the weights.
+    """
+    x, boxes = rotated_inputs(rectangle, channels, LAYOUTS[0], torch.double)
+    pixels = torch.eye(x[0, 0].numel(), dtype=torch.double).view(1, -1, *x.shape[2:])
+    boxes[:, 0] = 0
+    return detops.roi_align_rotated(pixels, boxes, (3, 2), 1.0, sampling)
+
+
 @parametrize_some(
     ("rectangle", "channels", "dtype"),
     [
@@ -143,30 +163,19 @@ def test_malformed_boxes_pool_the_same_alone_and_together(channels, layout, alig
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_roi_align_rotated_matches_float64_weights(isa, dtype, channels, layout, rectangle, poison):
-    x, rois = inputs(rectangle, channels, layout, dtype)
-    centre, side = (rois[:, 1:3] + rois[:, 3:]) / 2, rois[:, 3:] - rois[:, 1:3]
-    angle = 37.0 * torch.arange(len(rois)).view(-1, 1)
-    boxes = torch.cat([rois[:, :1], centre, side, angle], 1)
-    wide_boxes = boxes.double()
-    boxes = boxes.to(torch.promote_types(dtype, torch.float32))
+    x, wide_boxes = rotated_inputs(rectangle, channels, layout, dtype)
+    boxes = wide_boxes.to(torch.promote_types(dtype, torch.float32))
     for sampling in (2, -1):
-        pixels = torch.eye(x[0, 0].numel(), dtype=torch.double).view(-1, *x.shape[2:])
-        # Pooling is linear: feature maps with a single nonzero pixel give the weights of each bin.
         if sampling == 2 and channels == 3 and rectangle == "whole map":
             expected = reference_sparse_pool.roi_align_rotated(x, boxes, (3, 2), 1.0, 2)
             pooled = detops.roi_align_rotated(x, boxes, (3, 2), 1.0, 2)
             tolerance = {torch.half: 2e-3, torch.bfloat16: 2e-2}.get(dtype, 2e-5)
             torch.testing.assert_close(pooled.double(), expected, atol=tolerance, rtol=tolerance)
-        rule = [
-            detops.roi_align_rotated(pixels[None], [*box.unbind()] and box[None], (3, 2), 1.0,
-                                     sampling)
-            for box in torch.cat([0 * wide_boxes[:, :1], wide_boxes[:, 1:]], 1)
-        ]  # fmt: skip
-        rules = torch.cat(rule) if rule else torch.zeros(0, len(pixels), 3, 2).double()
+        weights = rotated_weights(rectangle, channels, sampling)
 
-        def reference_pool(x, rules=rules):
+        def reference_pool(x, weights=weights):
             pixels_of_image = x[wide_boxes[:, 0].long()].flatten(2)
-            return torch.einsum("kcp,kphw->kchw", pixels_of_image, rules)
+            return torch.einsum("kcp,kphw->kchw", pixels_of_image, weights)
 
         check(
             lambda x: detops.roi_align_rotated(x, boxes, (3, 2), 1.0, sampling),  # noqa: B023
