@@ -30,7 +30,6 @@ for module in ("onnxscript", "onnxruntime", "skimage"):
     pytest.importorskip(module)
 pytestmark = [
     pytest.mark.exhaustive,
-    pytest.mark.usefixtures("silence_tracing_logs"),
     pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
     pytest.mark.skipif(CMAKE is None, reason="needs cmake: pip install cmake"),
     pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
@@ -60,7 +59,7 @@ def run(command, folder):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory, silence_tracing_logs):
+def page(tmp_path_factory):
     """Runs the page; returns its folder, the output of its commands and its Python names."""
     folder = tmp_path_factory.mktemp("page")
     # A graph that resizes images takes several times as long: tests/export/test_export.py has one.

@@ -23,7 +23,7 @@ from detops.engine import export as command
 from detops.engine.detect import open_detector
 from detops.export.load import Exported
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("silence_tracing_logs")]
+pytestmark = pytest.mark.slow
 
 
 # Runs in a separate process, which has only the file.

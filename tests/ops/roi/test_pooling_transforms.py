@@ -96,7 +96,7 @@ def test_raw_ops_pass_opcheck_forward_and_backward(device, case, layout):
 
 @pytest.mark.exhaustive
 @every_op
-def test_compiled_pooling_equals_eager(case, silence_tracing_logs):
+def test_compiled_pooling_equals_eager(case):
     torch.compiler.reset()
     compiled = torch.compile(
         lambda *tensors: case.function(*tensors, **case.options).square().sum(),
