@@ -108,10 +108,9 @@ def temporary_folder(monkeypatch):
 
 EVERY_OP = """
 import torch, detops
-from raw_calls import arguments, schema_ops
-calls = arguments()
-assert set(calls) == set(schema_ops())
-for op, given in calls.items():
+from raw_calls import calls, schema_ops
+assert set(calls()) == set(schema_ops())
+for op, given in calls().items():
     getattr(torch.ops.detops, op)(**given)
 """
 

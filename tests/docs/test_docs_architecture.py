@@ -28,7 +28,7 @@ def require_gradient(x):
 @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
 @pytest.mark.parametrize("op", [op for op, c in CONTRACTS.items() if "!" not in c.schema])
 def test_ops_have_gradients_exactly_as_the_table_states(op):
-    inputs = tree_map_only(Tensor, require_gradient, arguments()[op])
+    inputs = tree_map_only(Tensor, require_gradient, arguments(op))
     leaves = [x for x in tree_leaves(inputs) if isinstance(x, Tensor) and x.requires_grad]
     results = [x for x in tree_leaves(getattr(torch.ops.detops, op)(**inputs)) if x.requires_grad]
     if results:

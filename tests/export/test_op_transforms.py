@@ -25,7 +25,7 @@ PURE = [name for name in schema_ops() if not overload(name)._schema.is_mutable]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PURE)
 def test_pure_ops_pass_opcheck(name):
-    torch.library.opcheck(overload(name), (), arguments()[name])
+    torch.library.opcheck(overload(name), (), arguments(name))
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_differentiable_ops_pass_opcheck_with_gradients(name):
     arguments_ = tree_map_only(
         Tensor,
         lambda x: x.clone().requires_grad_() if x.is_floating_point() else x,
-        arguments()[name],
+        arguments(name),
     )
     torch.library.opcheck(overload(name), (), arguments_)
 

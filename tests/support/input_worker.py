@@ -90,7 +90,7 @@ class Worker:
 
     def __init__(self, name):
         self.name, self.op = name, getattr(torch.ops.detops, name)
-        self.args, self.case = arguments()[name], ""
+        self.args, self.case = arguments(name), ""
         self.base = run(self.op, self.args)
 
     def report_fault(self, what):

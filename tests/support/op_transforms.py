@@ -35,7 +35,7 @@ class Call:
 
     def __init__(self, name: str, chosen: Callable[[Tensor], bool], dtype: torch.dtype) -> None:
         call_arguments = tree_map_only(
-            Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, arguments()[name]
+            Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, arguments(name)
         )
         self.op = getattr(torch.ops.detops, name)
         self.leaves, self.spec = tree_flatten(call_arguments)

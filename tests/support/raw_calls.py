@@ -1,5 +1,7 @@
 """One small valid call of every op in the schema list, by argument name."""
 
+import copy
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,8 +32,14 @@ def schema_ops() -> list[str]:
     return sorted(n.removeprefix("detops::") for n in names if n.startswith("detops::"))
 
 
-def arguments() -> dict[str, Arguments]:
-    """Returns new arguments for each op, with the same values every time."""
+def arguments(op: str) -> Arguments:
+    """Returns new arguments for an op, with the same values every time."""
+    return copy.deepcopy(calls()[op])
+
+
+@cache
+def calls() -> dict[str, Arguments]:
+    """Returns the arguments of each op; a caller that changes them takes :func:`arguments`."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
@@ -127,7 +135,7 @@ def arguments() -> dict[str, Arguments]:
     )
     feature_align_args = dict(boxes=8 * random(2, H, W, 5), spatial_scale=SCALE, points=5)
     filter_indices = torch.tensor([[1, 2, 4], [2, 3, 3], [3, 4, 2], [4, 1, 1]]).view(2, 2, 1, 3)
-    calls = {
+    by_op = {
         "nms": boxes_and_scores | limit_args,
         "batched_nms": boxes_and_scores | dict(idxs=idxs, **limit_args),
         "nms_match": boxes_and_scores | dict(iou_threshold=0.3),
@@ -329,4 +337,4 @@ def arguments() -> dict[str, Arguments]:
         *("ps_roi_pool", "deform_conv2d", "ms_deform_attn", "encode_boxes", "decode_boxes"),
         *("rotated_iou", "convex_giou"),
     )
-    return calls | {name: calls[f"{name}_forward"] for name in public}
+    return by_op | {name: by_op[f"{name}_forward"] for name in public}

@@ -39,7 +39,7 @@ def test_calls_compute_in_float32_under_autocast(device, call, backward):
 
 @pytest.mark.parametrize("name", raw_calls.schema_ops())
 def test_raw_ops_compute_in_float32_under_autocast(name):
-    op, arguments = getattr(torch.ops.detops, name), raw_calls.arguments()[name]
+    op, arguments = getattr(torch.ops.detops, name), raw_calls.arguments(name)
     expected = run(op, arguments)
     with torch.autocast("cpu", torch.bfloat16):
         found = run(op, arguments)
@@ -51,7 +51,7 @@ def test_raw_ops_compute_in_float32_under_autocast(name):
     "name", ["encode_boxes", "decode_boxes", "axpy", "mlp", "lltm_cell", "lltm"]
 )
 def test_functions_and_ops_agree_in_at_least_float32(name, dtype):
-    arguments = raw_calls.arguments()[name]
+    arguments = raw_calls.arguments(name)
     converted = {k: x.to(dtype) if isinstance(x, torch.Tensor) else x for k, x in arguments.items()}
     with torch.autocast("cpu", torch.bfloat16):
         found, expected = (getattr(ops, name)(**converted) for ops in (detops, torch.ops.detops))

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from detops.compat import buffers
 
-ARGUMENTS = raw_calls.arguments()
+ARGUMENTS = raw_calls.calls()
 OPS = [op for op in ARGUMENTS if written_by(op)]
 BUFFERS = [(op, name) for op in OPS for name in written_by(op)]
 # Each op writes its buffers in this order.

@@ -1,6 +1,5 @@
 """Ops in concurrent threads and processes, and while settings change or interrupts arrive."""
 
-import copy
 import multiprocessing
 import os
 import random
@@ -18,7 +17,6 @@ import torch
 from calls import CALLS
 from fuzz.case import isas
 from fuzz.check import MATRIX_PRODUCTS
-from fuzz.draw import base_calls
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
@@ -31,7 +29,7 @@ OPS = raw_calls.schema_ops()
 
 def op_results(name):
     """Returns the tensors that the op's call in raw_calls.py returns or writes."""
-    args = copy.deepcopy(base_calls()[name])
+    args = raw_calls.arguments(name)
     found = getattr(torch.ops.detops, name)(**args)
     return [t for t in tree_leaves([found, args]) if isinstance(t, torch.Tensor)]
 
@@ -170,7 +168,7 @@ def test_op_releases_the_interpreter_lock(name):
             steps[0] += 1
             time.sleep(0)
 
-    args, op = copy.deepcopy(base_calls()[name]), getattr(torch.ops.detops, name)
+    args, op = raw_calls.arguments(name), getattr(torch.ops.detops, name)
     before = sys.getswitchinterval()
     thread = threading.Thread(target=other)
     try:

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from fuzz.draw import op_sketch
-from raw_calls import arguments
+from raw_calls import arguments, calls
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
@@ -23,7 +23,7 @@ from detops.contract_call import compile_expression
 from detops.registration import CONTRACTS
 
 # An op without outputs in its contract is composed of other ops.
-OPS = [name for name, contract in CONTRACTS.items() if contract.outputs and name in arguments()]
+OPS = [name for name, contract in CONTRACTS.items() if contract.outputs and name in calls()]
 VALUE_DEPENDENT = [
     name
     for name in OPS
@@ -54,7 +54,7 @@ def eager_and_fake(op, args):
 
 @pytest.mark.parametrize("op", [op for op in OPS if op not in VALUE_DEPENDENT])
 def test_fake_results_match_real_results(op):
-    args = arguments()[op]
+    args = arguments(op)
     eager, fake = eager_and_fake(op, args)
     assert isinstance(eager, list) and eager == fake
     layout = torch.channels_last
@@ -99,11 +99,11 @@ def invalid_variants(value):
 @pytest.mark.parametrize("op", OPS)
 def test_eager_and_fake_errors_have_the_same_message(op):
     rejected = 0
-    for name, value in arguments()[op].items():
+    for name, value in arguments(op).items():
         for k, changed in enumerate(invalid_variants(value)):
             if isinstance(changed, int) and changed == 2**31 or "1099511627776" in str(changed):
                 changed = changed if "pooled" in name or "size" in name else value
-            eager, fake = eager_and_fake(op, arguments()[op] | {name: changed})
+            eager, fake = eager_and_fake(op, arguments(op) | {name: changed})
             if isinstance(fake, str):
                 rejected += 1
                 assert eager == fake, (name, k)
@@ -139,7 +139,7 @@ def limits():
 @pytest.mark.parametrize(("op", "names", "message"), [*limits()])
 def test_eager_and_fake_reject_sizes_beyond_a_limit(op, names, message):
     """Each large dimension is expanded: its elements share memory."""
-    args = dict(arguments()[op])
+    args = dict(arguments(op))
     large = 2**31 if len(names) == 1 else 65_600
     for name, tensor in op_sketch(op).tensors.items():
         if args[name] is None:
@@ -166,7 +166,7 @@ def bounded_dimensions():
 @pytest.mark.parametrize(("op", "name", "d"), [*bounded_dimensions()])
 def test_eager_and_fake_reject_sides_beyond_32_bits(op, name, d):
     """The kernels index rows and columns with 32 bits."""
-    args = arguments()[op][name]
+    args = arguments(op)[name]
     for size in (2**31, 2**40):
         x = args[0] if isinstance(args, list) else args
         if x is None:
@@ -175,7 +175,7 @@ def test_eager_and_fake_reject_sides_beyond_32_bits(op, name, d):
         sizes[d] = size
         x = x.narrow(d, 0, 1).expand(sizes)
         eager, fake = eager_and_fake(
-            op, arguments()[op] | {name: [x] if isinstance(args, list) else x}
+            op, arguments(op) | {name: [x] if isinstance(args, list) else x}
         )
         assert eager == fake
         side = re.escape(" <= 2147483647")
@@ -186,7 +186,7 @@ def test_eager_and_fake_reject_sides_beyond_32_bits(op, name, d):
 def test_eager_and_fake_reject_results_that_are_too_large(size):
     for op in ("roi_align_forward", "roi_pool_forward", "ps_roi_align_forward"):
         for count in (0, 5):
-            args = arguments()[op] | {"pooled_height": size, "pooled_width": size}
+            args = arguments(op) | {"pooled_height": size, "pooled_width": size}
             if op.startswith("ps"):
                 args["input"] = args["input"][:, :0]
             args["boxes"] = args["boxes"][:count]
@@ -208,18 +208,16 @@ def test_eager_and_fake_reject_too_many_dimensions():
     ids=range(8),
 )
 def test_eager_and_fake_errors_format_strings_identically(string):
-    eager, fake = eager_and_fake(
-        "box_iou_forward", arguments()["box_iou_forward"] | {"kind": string}
-    )
+    eager, fake = eager_and_fake("box_iou_forward", arguments("box_iou_forward") | {"kind": string})
     printed = string[:80].replace("\0", "\\0") + "..." * (len(string) > 80)
     expected = f"kind must be iou, iof, giou, diou or ciou, got {printed}"
     assert eager == fake == f"detops.box_iou: {expected}"
 
 
-@pytest.mark.parametrize("count", [3, 26, 27, 28, 80, 81, 10**6])
+@pytest.mark.parametrize("count", [3, 26, 27, 28, 80, 81, 10**5])
 def test_eager_and_fake_errors_format_lists_identically(count):
     op = "deform_conv2d_forward"
-    eager, fake = eager_and_fake(op, arguments()[op] | {"stride": [1] * count})
+    eager, fake = eager_and_fake(op, arguments(op) | {"stride": [1] * count})
     printed = f"[{', '.join(['1'] * count)}]"
     printed = printed[:80] + "..." * (len(printed) > 80)
     expected = f"stride must be one number or a pair, got {printed}"
@@ -240,13 +238,13 @@ def test_named_sizes_stay_symbolic(op):
         dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())
         return dynamic_mode.from_tensor(x, symbolic_context=dynamic)
 
-    args = tree_map_only(Tensor, symbolic, arguments()[op])
+    args = tree_map_only(Tensor, symbolic, arguments(op))
     with dynamic_mode:
         results = getattr(torch.ops.detops, op)(**args)
     results = [results] if isinstance(results, Tensor) else results
     sizes = [d.size for line in CONTRACTS[op].outputs for d in line.dimensions]
     numbers = {0, 1, *(int(size) for size in sizes if size.isdigit())}
-    numbers |= {x for x in tree_leaves(arguments()[op]) if isinstance(x, int)}
+    numbers |= {x for x in tree_leaves(arguments(op)) if isinstance(x, int)}
     numbers |= FIXED_SIZES.get(op, set())
     for x in results:
         for size in x.shape:
@@ -315,7 +313,7 @@ def test_composite_ops_accept_the_strings_of_the_contract(op):
 
 @pytest.mark.parametrize("op", ["rotated_iou_loss", "lltm_cell"])
 def test_errors_of_composite_ops_name_the_op(op):
-    args = arguments()[op]
+    args = arguments(op)
     for name, x in args.items():
         if isinstance(x, Tensor):
             for changed in (x.bool(), x[:-1] if name != "boxes1" else x[:, :-1]):

@@ -47,7 +47,7 @@ def is_list(name, key):
 
 def valid_call(name):
     """Returns arguments of the public function, made from those of its op."""
-    op_arguments, call_arguments = raw_calls.arguments()[name], {}
+    op_arguments, call_arguments = raw_calls.arguments(name), {}
     for key in inspect.signature(getattr(detops, name)).parameters:
         if key in SPLIT_ARGUMENTS:
             call_arguments[key] = tuple(op_arguments[part] for part in SPLIT_ARGUMENTS[key])

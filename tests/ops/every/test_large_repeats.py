@@ -10,7 +10,8 @@ import os
 import pytest
 import torch
 from calls import kernel_ops
-from fuzz.draw import base_calls, op_sketch
+from fuzz.draw import op_sketch
+from raw_calls import calls
 from test_large import ELEMENTS, require_memory
 from torch.utils._pytree import tree_leaves
 
@@ -33,7 +34,7 @@ QUADRATIC_OPS = ("nms", "weighted_box_fusion")
 def tensor_sizes(op):
     """Returns the size names of each tensor in the op's call."""
     sizes = op_sketch(op).tensors
-    names = [name for name, x in base_calls()[op].items() if isinstance(x, torch.Tensor)]
+    names = [name for name, x in calls()[op].items() if isinstance(x, torch.Tensor)]
     return {name: [d.size for d in sizes[name].shapes[-1]] for name in names if name in sizes}
 
 
@@ -57,7 +58,7 @@ def call(op, args):
 
 def half_precision_call(op):
     """Returns the call in float16, except RoIs, which begin with the image index."""
-    found, sketch = dict(base_calls()[op]), op_sketch(op)
+    found, sketch = dict(calls()[op]), op_sketch(op)
     for name in tensor_sizes(op):
         rois = name == "boxes" and repeated_size(op) == "K"
         if sketch.tensors[name].dtype.startswith(("float", "as", "real")) and not rois:
@@ -99,10 +100,10 @@ def estimate_memory(op, args, times):
 @pytest.mark.parametrize("elements", [20_000, pytest.param(ELEMENTS, marks=LARGE)])
 @pytest.mark.parametrize("op", OPS)
 def test_last_of_many_copies_equals_a_single_one(op, elements):
-    largest = max(t.numel() for t in growing_tensors(op, base_calls()[op]))
+    largest = max(t.numel() for t in growing_tensors(op, calls()[op]))
     times = elements // largest + 1
     # Some ops make a float32 copy, which needs more memory than float32 arguments.
-    candidates = half_precision_call(op), base_calls()[op]
+    candidates = half_precision_call(op), calls()[op]
     memory, args = min(
         ((estimate_memory(op, x, times), x) for x in candidates), key=lambda pair: pair[0]
     )

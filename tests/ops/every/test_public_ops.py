@@ -37,7 +37,7 @@ def floating_tensors(args):
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in WITHOUT_DERIVATIVE])
 def test_op_is_differentiable(name):
-    args = arguments()[name]
+    args = arguments(name)
     leaves = tree_map_only(Tensor, lambda x: x.clone(), args)
     for x in floating_tensors(leaves):
         x.requires_grad_()

@@ -215,7 +215,7 @@ class Draw:
 def mutated_call(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
     """Returns a mutated call of raw_calls.py, for an op whose contract is only its schema."""
     mood = mood or rng.choice(MOODS)
-    args = dict(base_calls()[op])
+    args = dict(raw_calls.calls()[op])
     sizes = dict(N=2, C=3, H=raw_calls.H, W=raw_calls.W)
     values = Values(op, rng, mood, sizes)
     values.extent = 8.0
@@ -239,12 +239,6 @@ def mutated_call(op: str, seed: int, mood: str | None, rng: random.Random) -> Ca
         tensor_names = [name for name, kind, _ in op_arguments(op) if "Tensor" in kind]
         args[rng.choice(written_by(op))] = args[rng.choice(tensor_names)]
     return Case(op, seed, mood, args)
-
-
-@functools.cache
-def base_calls() -> dict[str, dict[str, Any]]:
-    """Returns the calls of raw_calls.py, created once; copy arguments that an op may write."""
-    return raw_calls.arguments()
 
 
 def draw(op: str, seed: int, mood: str | None = None, rng: random.Random | None = None) -> Case:
