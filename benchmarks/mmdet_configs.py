@@ -53,9 +53,24 @@ CONFIGS = Path(mmdet.__file__).parent / ".mim" / "configs"
 UNINITIALIZED = ("SSDNeck", "RFP")
 PAGE = """# Run mmdetection
 
-    pip install mmcv-lite mmengine mmdet detops
+    pip install "mmcv-lite<2.2" mmengine mmdet detops
 
-detops provides the compiled half that `mmcv-lite` lacks: [Run mmcv](from-mmcv.md).
+mmdet 3.3.0 refuses mmcv 2.2. detops provides the compiled half that `mmcv-lite` lacks
+([how](from-mmcv.md)), so you need no compiler. Put two lines before your program:
+
+    import detops.compat
+
+    detops.compat.provide("mmcv")
+
+    from mmdet.apis import DetInferencer
+
+    inferencer = DetInferencer("faster-rcnn_r50_fpn_1x_coco", device="cpu")  # downloads the weights
+    inferencer("photo.jpg", out_dir="detections")
+
+To leave programs unchanged, run `detops compat enable mmcv` once.
+
+## What works
+
 `benchmarks/mmdet_configs.py` tests which configs work, with PyTorch {torch} on CPU. Of the {files}
 config files in the wheel of mmdet {version}, {models} describe a model.
 
