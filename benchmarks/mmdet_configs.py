@@ -67,7 +67,8 @@ mmdet 3.3.0 refuses mmcv 2.2. detops provides the compiled half that `mmcv-lite`
     inferencer = DetInferencer("faster-rcnn_r50_fpn_1x_coco", device="cpu")  # downloads the weights
     inferencer("photo.jpg", out_dir="detections")
 
-To leave programs unchanged, run `detops compat enable mmcv` once.
+To leave programs unchanged, run `detops compat enable mmcv` once. The command line requires
+`pip install "detops[detector]"`.
 
 ## What works
 
