@@ -22,5 +22,13 @@ def main() -> int:
         raise ImportError(f"{NAME} is not installed")
     module = module_from_spec(spec)
     sys.modules[NAME] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        print(
+            f"detops: error: the command line requires {error.name}: "
+            "pip install 'detops[detector]'",
+            file=sys.stderr,
+        )
+        return 2
     return module.main()

@@ -60,6 +60,15 @@ def test_help_and_usage_errors_do_not_import_torch(arguments, text, status):
     assert text in out
 
 
+def test_without_typer_the_message_names_the_extra():
+    script = "import sys; sys.modules['typer'] = None; from detops_command import main; exit(main())"
+    status, out, error = python("-c", script)
+    assert (status, out) == (2, "")
+    assert error == (
+        "detops: error: the command line requires typer: pip install 'detops[detector]'\n"
+    )
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"]])
 def test_help_imports_few_modules(arguments):
     code = SCRIPT.format(arguments=arguments, **entry_point())
