@@ -57,12 +57,17 @@ ClassMap = Annotated[
 
 def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
     """Loads the config of a file and of `KEY VALUE` pairs; returns None without a file."""
-    from ..config import config_file, load_config
+    from difflib import get_close_matches
+
+    from ..config import DEFAULTS, config_file, load_config
 
     if path is None:
         return None
     if not config_file(path).is_file():
-        raise UsageError(f"{path}: no such config file")
+        shipped = [f"configs/{each.name}" for each in DEFAULTS.parent.glob("*.yaml")]
+        similar = get_close_matches(str(path), shipped, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
+        raise UsageError(f"{path}: no such config file{hint}")
     return load_config(path, overrides)
 
 

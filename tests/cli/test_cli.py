@@ -63,6 +63,8 @@ def test_user_errors_are_one_line(capsys, tmp_path, config):
     assert "no option 'x'" in error_line(capsys, "eval", "--data", "shapes:test?length=1&x=1")
     assert "differ" in error_line(capsys, "eval", "--data", "shapes:test?length=1&size=32")
     assert "no such config" in error_line(capsys, "train", "--config", tmp_path / "none.yaml")
+    misspelled = error_line(capsys, "train", "--config", "configs/tree_crown.yaml")
+    assert misspelled.endswith("no such config file; did you mean configs/tree_crowns.yaml?")
     assert "NO_KEY" in error_line(capsys, "train", "--config", config, "SOLVER.NO_KEY", "1")
     error_line(capsys, "train", "--config", config, "SOLVER.MAX_ITER")
     error_line(capsys, "train", "--config", config, "SOLVER.MAX_ITER", "many")
