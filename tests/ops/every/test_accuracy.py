@@ -53,8 +53,10 @@ def test_errors_are_within_their_bounds(call, dtype, isa):
     gradient_bound = HALF_PRECISION_BOUND if dtype != torch.float32 else bound.backward
     for seed in (len(SEEDS), len(SEEDS) + 1):
         found = errors(call, call.function, dtype, seed)
-        assert is_within(found.forward, result_bound), (seed, found)
-        assert is_within(found.backward, gradient_bound), (seed, found)
+        assert is_within(found.forward, result_bound), f"{found}, bound {result_bound}, {seed=}"
+        assert is_within(found.backward, gradient_bound), (
+            f"{found}, bound {gradient_bound}, {seed=}"
+        )
 
 
 def test_nan_in_any_result_gives_a_nan_error():
