@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "../common/host.h"
-#include "nms_index.h"
+#include "nms_strips.h"
 #include "score_order.h"
 
 #define DETOPS_KERNELS "../nms/nms.inl"
 #include "../simd/variants.h"
-//
-#include "nms_strips.h"
 
 namespace detops::cpu {
 namespace {
@@ -32,65 +30,83 @@ NmsSegment<T> gather_boxes(const T* boxes, const uint32_t* order, int64_t n, dou
   return {x1, y1, x2, y2, n, threshold, n, nullptr};
 }
 
-// A box is suppressed by a better one that overlaps it.
-struct OverlapRule {
-  // Runs NMS of one class on several threads. Returns an undefined tensor if one thread is better.
-  static Tensor select_single_class(const Tensor& boxes, const Tensor& scores, double threshold,
-                                    int64_t limit, const Options& indices) {
-    const int64_t n = boxes.size(0);
-    if (!should_parallelize(n, limit)) return {};
-    return DETOPS_WIDE_SWITCH(boxes.scalar_type(), [&]() -> Tensor {
-      const scalar_t* box = boxes.const_data_ptr<scalar_t>();
-      const auto box_of = [=](int64_t i) { return box + 4 * i; };
-      return DETOPS_WIDE_SWITCH(scores.scalar_type(), [&]() -> Tensor {
-        const scalar_t* score = scores.const_data_ptr<scalar_t>();
-        const auto key_of = [=](int64_t i) { return descending_key(score[i]); };
-        NmsStrips<std::decay_t<decltype(*box)>, decltype(key_of(0))> strips;
-        if (!strips.settle(n, threshold, box_of, key_of)) return Tensor();
-        return strips.selected(indices, limit);
-      });
-    });
-  }
+template <typename T>
+StripKernels<T> strip_kernels() {
+  return {DETOPS_IN_USE(nms_strip<T>), DETOPS_IN_USE(nms_suppressed<T>)};
+}
 
-  template <typename T>
-  static void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
-                       uint8_t* keep) {
-    const uint32_t* order = selection.order();
-    const int64_t n = selection.ends().back();
-    Buffer<T> memory;
-    const NmsSegment<T> all = gather_boxes(boxes, order, n, threshold, memory);
-    // Long segments run one at a time, each on all threads. The others then run in parallel.
-    std::vector<size_t> rest;
-    rest.reserve(selection.ends().size());
-    for (size_t k = 0; k < selection.ends().size(); ++k) {
-      const int64_t begin = selection.begin(k), count = selection.count(k);
-      NmsStrips<T, uint32_t> strips;
-      if (count < n && should_parallelize(count, limit) &&
-          strips.settle(
-              count, threshold, [&](int64_t i) { return boxes + 4 * int64_t(order[begin + i]); },
-              [](int64_t i) { return static_cast<uint32_t>(i); })) {
-        strips.write_keep(keep + begin);
-      } else {
-        rest.push_back(k);
-      }
+// Runs NMS of one class on several threads. Returns an undefined tensor if one thread is better.
+Tensor select_in_strips(const Candidates& candidates, double threshold, int64_t limit) {
+  if (!should_parallelize(candidates.count(), limit)) return {};
+  return DETOPS_WIDE_SWITCH(candidates.boxes.scalar_type(), [&]() -> Tensor {
+    const scalar_t* box = candidates.boxes.const_data_ptr<scalar_t>();
+    const auto box_of = [=](int64_t i) { return box + 4 * i; };
+    const auto kernels = strip_kernels<scalar_t>();
+    return DETOPS_WIDE_SWITCH(candidates.scores.scalar_type(), [&]() -> Tensor {
+      const scalar_t* score = candidates.scores.const_data_ptr<scalar_t>();
+      const auto key_of = [=](int64_t i) { return descending_key(score[i]); };
+      NmsStrips<std::decay_t<decltype(*box)>, decltype(key_of(0))> strips(kernels);
+      if (!strips.settle(candidates.count(), threshold, box_of, key_of)) return Tensor();
+      return strips.selected(candidates.indices, limit);
+    });
+  });
+}
+
+// Sets keep[i] for the i-th box in the order of selection.
+template <typename T>
+void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
+              uint8_t* keep) {
+  const uint32_t* order = selection.order();
+  const int64_t n = selection.ends().back();
+  Buffer<T> memory;
+  const NmsSegment<T> all = gather_boxes(boxes, order, n, threshold, memory);
+  // Long segments run one at a time, each on all threads. The others then run in parallel.
+  std::vector<size_t> rest;
+  rest.reserve(selection.ends().size());
+  for (size_t k = 0; k < selection.ends().size(); ++k) {
+    const int64_t begin = selection.begin(k), count = selection.count(k);
+    NmsStrips<T, uint32_t> strips(strip_kernels<T>());
+    if (count < n && should_parallelize(count, limit) &&
+        strips.settle(
+            count, threshold, [&](int64_t i) { return boxes + 4 * int64_t(order[begin + i]); },
+            [](int64_t i) { return static_cast<uint32_t>(i); })) {
+      strips.write_keep(keep + begin);
+    } else {
+      rest.push_back(k);
     }
-    // Starting a thread pays off from a few thousand boxes.
-    const auto segments = static_cast<int64_t>(rest.size());
-    parallel_for(segments, grain_for(segments * 4096, n), [&](int64_t k, int64_t last) {
-      NmsBoxList<T> kept;
-      NmsGridStorage<T> grid;
-      for (; k < last; ++k) {
-        const int64_t begin = selection.begin(rest[k]), count = selection.count(rest[k]);
-        const NmsSegment<T> s{all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin,
-                              count,          threshold,      limit,          keep + begin};
-        const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept.reserve(count));
-        if (settled < count) DETOPS_IN_USE(nms_grid<T>)(s, grid.build(s, settled), settled);
-      }
-    });
   }
-};
+  // Starting a thread pays off from a few thousand boxes.
+  const auto segments = static_cast<int64_t>(rest.size());
+  parallel_for(segments, grain_for(segments * 4096, n), [&](int64_t k, int64_t last) {
+    NmsBoxList<T> kept;
+    NmsGridStorage<T> grid;
+    for (; k < last; ++k) {
+      const int64_t begin = selection.begin(rest[k]), count = selection.count(rest[k]);
+      const NmsSegment<T> s{all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin,
+                            count,          threshold,      limit,          keep + begin};
+      const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept.reserve(count));
+      if (settled < count) DETOPS_IN_USE(nms_grid<T>)(s, grid.build(s, settled), settled);
+    }
+  });
+}
 
-constexpr auto select = select_boxes<OverlapRule>;
+Tensor select(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, double iou_threshold,
+              std::optional<double> score_threshold, std::optional<int64_t> max_output) {
+  const Candidates candidates(boxes, scores, idxs, score_threshold);
+  const int64_t n = candidates.count(), limit = max_output.value_or(n);
+  if (n == 0) return empty({0}, candidates.indices);
+  if (!candidates.labels.defined()) {
+    const Tensor kept = select_in_strips(candidates, iou_threshold, limit);
+    if (kept.defined()) return candidates.in_call(kept);
+  }
+  const Selection selection(candidates.scores, &candidates.labels);
+  Buffer<uint8_t> keep(n);
+  DETOPS_WIDE_SWITCH(candidates.boxes.scalar_type(), [&] {
+    const scalar_t* box = candidates.boxes.const_data_ptr<scalar_t>();
+    suppress(box, selection, iou_threshold, limit, keep.data());
+  });
+  return candidates.in_call(selection.selected(keep.data(), candidates.indices, limit));
+}
 
 }  // namespace
 

@@ -7,8 +7,14 @@
 #include "../common/host.h"
 #include "nms_index.h"
 
-// Include after the kernels of nms.inl.
 namespace detops::cpu {
+
+// The kernels of nms.inl that settle strips.
+template <typename T>
+struct StripKernels {
+  void (*settle)(const NmsSegment<T>&, const NmsGrid<T>&, NmsOpen<T>&);
+  bool (*suppressed)(const NmsSegment<T>&, int64_t, const NmsGrid<T>&, const NmsOpen<T>&, int64_t);
+};
 
 // NMS of one class on several threads. The image is cut into strips. Each thread sorts the boxes of
 // one strip and marks each as kept, suppressed or open. A box is open if it may depend on a box of
@@ -17,6 +23,8 @@ namespace detops::cpu {
 template <typename T, typename Key>
 class NmsStrips {
  public:
+  explicit NmsStrips(const StripKernels<T>& kernels) : kernels_(kernels) {}
+
   // box_of(i) points to the coordinates of box i. Boxes are selected by ascending key_of(i), and
   // ties by i. Returns false, with nothing settled, if too many boxes would be open.
   template <typename BoxOf, typename KeyOf>
@@ -170,7 +178,7 @@ class NmsStrips {
     uint32_t* memory = strip.open_memory.reserve(4 * n);
     strip.grid = strip.storage.build(strip.segment, 0);
     strip.open = {along_y_, low, high, memory, memory + n, memory + 2 * n, memory + 3 * n, 0};
-    DETOPS_IN_USE(nms_strip<T>)(strip.segment, strip.grid, strip.open);
+    kernels_.settle(strip.segment, strip.grid, strip.open);
   }
 
   // Settles the open boxes in order. Suppressed ones are disabled in their grids, so every earlier
@@ -190,7 +198,6 @@ class NmsStrips {
       }
       std::inplace_merge(items.begin(), items.begin() + middle, items.end(), by_rank);
     }
-    const auto suppressed = DETOPS_IN_USE(nms_suppressed<T>);
     for (const Item& item : items) {
       Strip& strip = strips_[item.strip];
       const int64_t i = strip.open.box[item.entry];
@@ -206,7 +213,7 @@ class NmsStrips {
         const Rank* ranks = other.rank.data();
         const int64_t limit =
             std::lower_bound(ranks, ranks + other.segment.count, item.rank) - ranks;
-        kept = !suppressed(strip.segment, i, other.grid, other.open, limit);
+        kept = !kernels_.suppressed(strip.segment, i, other.grid, other.open, limit);
       }
       strip.keep[i] = kept;
       if (!kept) strip.grid.boxes.scaled[strip.open.slot[item.entry]] = kSuppressed;
@@ -229,6 +236,7 @@ class NmsStrips {
     a.kept += b.kept;
   }
 
+  const StripKernels<T> kernels_;
   bool along_y_ = false;
   std::vector<T> cuts_;
   std::vector<Strip> strips_;

@@ -99,38 +99,34 @@ inline Tensor indices_above(double threshold, const Tensor& scores) {
   return index.narrow(0, 0, count);
 }
 
-// Returns the indices of the kept boxes by descending score. `Rule` defines suppression:
-//   Rule::suppress(boxes, selection, threshold, limit, keep) sets keep[i] for the i-th box in the
-//     order of selection; `limit` kept boxes per class are enough;
-//   Rule::select_single_class may return the result for boxes of one class without that order, or
-//     else an undefined tensor.
-template <typename Rule>
-Tensor select_boxes(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, double threshold,
-                    std::optional<double> score_threshold, std::optional<int64_t> max_output) {
-  if (score_threshold) {
-    const Tensor all = wide(scores), index = indices_above(*score_threshold, all);
-    const Tensor labels = idxs == nullptr ? Tensor() : index_select(idxs->to(kLong), index);
-    return index_select(
-        index, select_boxes<Rule>(index_select(boxes, index), index_select(all, index),
-                                  idxs == nullptr ? nullptr : &labels, threshold, {}, max_output));
-  }
-  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
-  const auto indices = boxes.options().dtype(kLong);
-  if (n == 0) return empty({0}, indices);
+// The boxes of a call whose scores are above a threshold, in the compute type.
+struct Candidates {
+  Tensor boxes, scores;
+  Tensor labels;  // undefined if all boxes compete
+  Tensor index;   // of each in the call; undefined if no threshold was given
+  Options indices;
 
-  const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
-  const Tensor labels = normalize_labels(idxs);
-  if (!labels.defined()) {
-    Tensor output = Rule::select_single_class(wide_boxes, wide_scores, threshold, limit, indices);
-    if (output.defined()) return output;
+  Candidates(const Tensor& all_boxes, const Tensor& all_scores, const Tensor* idxs,
+             std::optional<double> score_threshold)
+      : boxes(wide(all_boxes)), scores(wide(all_scores)), indices(boxes.options().dtype(kLong)) {
+    if (!score_threshold) {
+      labels = normalize_labels(idxs);
+      return;
+    }
+    index = indices_above(*score_threshold, scores);
+    boxes = index_select(boxes, index);
+    scores = index_select(scores, index);
+    if (idxs == nullptr) return;
+    const Tensor some = index_select(idxs->to(kLong), index);
+    labels = normalize_labels(&some);
   }
-  const Selection selection(wide_scores, &labels);
-  Buffer<uint8_t> keep(n);
-  DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
-    const scalar_t* box = wide_boxes.const_data_ptr<scalar_t>();
-    Rule::suppress(box, selection, threshold, limit, keep.data());
-  });
-  return selection.selected(keep.data(), indices, limit);
-}
+
+  int64_t count() const { return scores.size(0); }
+
+  // Turns positions among the candidates into indices of the call.
+  Tensor in_call(const Tensor& kept) const {
+    return index.defined() ? index_select(index, kept) : kept;
+  }
+};
 
 }  // namespace detops::cpu
