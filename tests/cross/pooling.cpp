@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../csrc/cpu/roi/planes.h"
+#include "../../csrc/cpu/common/planes.h"
 #include "../../csrc/math/roi_pool.h"
 #include "../../csrc/ops.h"
 #include "check.h"

@@ -1,6 +1,6 @@
 // Tests that blocks and threads of CUDA kernels own each piece of the work exactly once. Exits with
 // the number of failures; see tests/ops/cuda/test_cuda_geometry.py.
-#include "../../csrc/cuda/common/geometry.h"
+#include "../../csrc/cuda/common/indexing.h"
 
 #include <vector>
 

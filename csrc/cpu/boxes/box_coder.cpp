@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/box_coder.h"
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "../common/host.h"
 
 namespace detops::cpu {
@@ -13,6 +13,6 @@ void for_each(int64_t n, const Each& each) {
 
 }  // namespace
 
-#include "../../boxes/box_coder.inl"
+#include "../../host/box_coder.inl"
 
 }  // namespace detops::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
+#include "../common/box_columns.h"
 #include "../common/host.h"
-#include "../nms/nms_boxes.h"
 
 #define DETOPS_KERNELS "../boxes/box_iou.inl"
 #include "../simd/variants.h"
@@ -145,6 +145,6 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
   });
 }
 
-#include "../../boxes/matched_overlaps.inl"
+#include "../../host/matched_overlaps.inl"
 
 }  // namespace detops::cpu

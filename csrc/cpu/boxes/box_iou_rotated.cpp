@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "../../math/rotated_box.h"
 #include "../common/host.h"
-#include "rotated_boxes.h"
+#include "../common/rotated_boxes.h"
 
 #define DETOPS_KERNELS "../boxes/box_iou_rotated.inl"
 #include "../simd/variants.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-#include "rotated_boxes.inl"
+#include "../common/rotated_boxes.inl"
 
 // Computes a row of the matrix: one box against `count` others.
 template <math::Base base, typename T>

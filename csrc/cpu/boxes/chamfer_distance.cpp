@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/chamfer_distance.h"
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "../common/host.h"
 
 #define DETOPS_KERNELS "../boxes/chamfer_distance.inl"

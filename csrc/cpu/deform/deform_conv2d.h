@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../../deform/geometry.h"
+#include "../../host/conv_geometry.h"
 #include "../../math/deform.h"
 #include "../../products.h"
 #include "../common/host.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../deform/geometry.h"
+#include "../../host/conv_geometry.h"
 #include "../common/host.h"
 
 namespace detops::cpu {

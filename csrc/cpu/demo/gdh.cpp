@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../demo/strided_layout.h"
+#include "../../host/strided_layout.h"
 #include "../../ops.h"
 
 namespace detops::cpu {

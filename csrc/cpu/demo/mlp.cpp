@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../demo/mlp_products.h"
+#include "../../host/mlp_products.h"
 #include "../common/host.h"
 
 namespace detops::cpu {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../maps/maps.h"
+#include "../../host/map_geometry.h"
 #include "../common/host.h"
 
 #define DETOPS_KERNELS "../maps/masked_conv2d.inl"

@@ -5,7 +5,7 @@
 
 #include "../roi/bin_pool.inl"
 //
-#include "../roi/neighbours.inl"
+#include "../common/neighbours.inl"
 
 // The samples of a block of pixels: sample p of pixel i is at p * kPixels + i.
 template <typename A>

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "../common/host.h"
-#include "../nms/score_order.h"
+#include "../common/score_order.h"
 
 namespace detops::cpu {
 

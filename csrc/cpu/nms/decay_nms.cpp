@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/decay.h"
+#include "../common/box_columns.h"
 #include "../common/host.h"
-#include "nms_boxes.h"
-#include "score_order.h"
+#include "../common/score_order.h"
 
 #define DETOPS_KERNELS "../nms/decay_nms.inl"
 #include "../simd/variants.h"

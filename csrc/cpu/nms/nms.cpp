@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../common/host.h"
+#include "../common/score_order.h"
 #include "nms_strips.h"
-#include "score_order.h"
 
 #define DETOPS_KERNELS "../nms/nms.inl"
 #include "../simd/variants.h"

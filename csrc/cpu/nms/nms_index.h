@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "../common/box_columns.h"
 #include "../common/host.h"
-#include "nms_boxes.h"
-#include "sort.h"
+#include "../common/sort.h"
 
 namespace detops::cpu {
 

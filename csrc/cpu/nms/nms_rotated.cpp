@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "../boxes/rotated_boxes.h"
 #include "../common/host.h"
-#include "score_order.h"
+#include "../common/rotated_boxes.h"
+#include "../common/score_order.h"
 
 #define DETOPS_KERNELS "../nms/nms_rotated.inl"
 #include "../simd/variants.h"
@@ -17,9 +17,8 @@ void suppress(const T* boxes, const Selection& selection, double threshold, int6
   const int64_t n = selection.ends().back();
   Buffer<RotatedBox> prepared(n);
   constexpr int64_t kPreparedPerThread = 4096, kBoxesPerThread = 512;
-  parallel_each(n, kPreparedPerThread, [&](int64_t i) {
-    prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
-  });
+  parallel_each(n, kPreparedPerThread,
+                [&](int64_t i) { prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i])); });
   const auto segments = static_cast<int64_t>(selection.ends().size());
   const auto nms = DETOPS_IN_USE(rotated_nms<T>);
   parallel_for(segments, grain_for(segments * kBoxesPerThread, n), [&](int64_t k, int64_t last) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-#include "../boxes/rotated_boxes.inl"
+#include "../common/rotated_boxes.inl"
 
 // Compares each candidate with the boxes kept so far: first by bounds, then by the IoU of the few
 // that pass, rounded to T. Keeps at most `limit` boxes and sets keep[i] to 1 for a box that no

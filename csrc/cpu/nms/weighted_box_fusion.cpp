@@ -2,9 +2,9 @@
 #include "../../math/weighted_box_fusion.h"
 
 #include "../../math/overlap.h"
+#include "../common/box_columns.h"
 #include "../common/host.h"
-#include "nms_boxes.h"
-#include "score_order.h"
+#include "../common/score_order.h"
 
 #define DETOPS_KERNELS "../nms/weighted_box_fusion.inl"
 #include "../simd/variants.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "../../math/polygon.h"
+#include "../common/box_columns.h"
 #include "../common/host.h"
-#include "../nms/nms_boxes.h"
 
 namespace detops::cpu {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/convex_iou.h"
 
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "bounds.h"
 
 // These ops work on sets of nine points.
@@ -29,6 +29,6 @@ void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
   });
 }
 
-#include "../../polygons/point_sets.inl"
+#include "../../host/point_sets.inl"
 
 }  // namespace detops::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
-#include "../boxes/rotated_boxes.h"
-#include "../nms/score_order.h"
+#include "../common/rotated_boxes.h"
+#include "../common/score_order.h"
 #include "bounds.h"
 
 #define DETOPS_KERNELS "../polygons/nms_quadri.inl"

@@ -2,7 +2,7 @@
 // Included once per instruction set; see variants.h. One call works on one bin of all RoIs, or
 // on one row of a channels_last map.
 
-#include "planes.inl"
+#include "../common/planes.inl"
 
 // kNarrow: the map is narrower than a vector, and vectors are read and written in part.
 template <int kPlanes, bool kNarrow, typename P, typename T, typename A = accumulate_t<P>>

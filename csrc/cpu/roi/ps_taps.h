@@ -7,7 +7,7 @@
 
 #include "../../math/roi.h"
 #include "../../math/roi_pool.h"
-#include "planes.h"
+#include "../common/planes.h"
 
 // "R-FCN" (Dai et al., 2016), section 2: bin (ph, pw) of channel c reads channel
 // (c * pooled_height + ph) * pooled_width + pw of the map alone. PSRoIAlign and PSRoIPool differ in

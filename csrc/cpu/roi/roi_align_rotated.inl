@@ -5,7 +5,7 @@
 
 #include "bin_pool.inl"
 //
-#include "neighbours.inl"
+#include "../common/neighbours.inl"
 
 template <typename M, typename P>
 using RotatedTask = PoolTask<RotatedTaps<accumulate_t<std::remove_const_t<M>>>, M, P>;

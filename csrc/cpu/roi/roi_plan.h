@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../common/host.h"
-#include "../nms/sort.h"
+#include "../common/sort.h"
 #include "roi_window.h"
 
 // What the RoI ops share: their order of work and their share of threads.

@@ -6,7 +6,7 @@
 
 #include "../../math/roi_pool.h"
 #include "../common/buffer.h"
-#include "planes.h"
+#include "../common/planes.h"
 
 namespace detops::cpu {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "../../math/overlap.h"
 #include "../common/vector.cuh"
 
@@ -153,6 +153,6 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
   });
 }
 
-#include "../../boxes/matched_overlaps.inl"
+#include "../../host/matched_overlaps.inl"
 
 }  // namespace detops::cuda

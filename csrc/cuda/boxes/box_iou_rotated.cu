@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/rotated_box.h"
 
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {

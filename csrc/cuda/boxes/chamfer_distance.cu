@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "../../math/chamfer_distance.h"
 #include "../common/launch.cuh"
 

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "../../ops.h"
-#include "geometry.h"
+#include "indexing.h"
 
 namespace detops::cuda {
 

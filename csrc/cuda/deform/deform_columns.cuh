@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../../deform/geometry.h"
+#include "../../host/conv_geometry.h"
 #include "../../math/deform.h"
 #include "../../products.h"
+#include "../common/sorted_samples.cuh"
 #include "../common/transpose.cuh"
-#include "sorted_samples.cuh"
 
 // Gathers the samples of a chunk of output positions into columns for a matrix product. Feature
 // maps are [N, H, W, C]: one thread computes the position of a sample once and shares it with the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "../../deform/geometry.h"
+#include "../../host/conv_geometry.h"
 #include "../../math/deform.h"
-#include "sorted_samples.cuh"
+#include "../common/sorted_samples.cuh"
 
 // A row is one head of one query of an image, in the locations, the weights and the output. One
 // thread computes the position of a sample once and shares it with the threads over its channels.

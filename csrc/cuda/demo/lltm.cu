@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../demo/last_step.h"
+#include "../../host/last_step.h"
 #include "../../products.h"
 #include "../common/vector.cuh"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../demo/mlp_products.h"
+#include "../../host/mlp_products.h"
 #include "../common/launch.cuh"
 
 // A small layer is one kernel, with a thread per row and the weights in shared memory. A larger one

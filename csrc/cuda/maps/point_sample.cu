@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/deform.h"
-#include "../deform/sorted_samples.cuh"
+#include "../common/sorted_samples.cuh"
 
 namespace detops::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/rotated_box.h"
 
-#include "../deform/sorted_samples.cuh"
+#include "../common/sorted_samples.cuh"
 
 namespace detops::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/masks.h"
 
-#include "../nms/nms.cuh"
+#include "../common/nms.cuh"
 
 namespace detops::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../demo/strided_layout.h"
+#include "../../host/strided_layout.h"
 #include "../../math/box.h"
 #include "../common/block.cuh"
 #include "../common/vector.cuh"

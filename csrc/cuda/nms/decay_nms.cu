@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/decay.h"
-#include "nms.cuh"
+#include "../common/nms.cuh"
 
 namespace detops::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "nms.cuh"
+#include "../common/nms.cuh"
 
 #include "../../math/polygon.h"
 #include "../../math/rotated_box.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../boxes/box_lists.h"
+#include "../../host/box_lists.h"
 #include "../../math/convex_iou.h"
 #include "../../math/polygon.h"
 #include "../common/launch.cuh"
@@ -54,7 +54,7 @@ void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
   });
 }
 
-#include "../../polygons/point_sets.inl"
+#include "../../host/point_sets.inl"
 
 void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output) {
   const ScalarType type = compute_type(points, polygons);

@@ -1,4 +1,4 @@
-"""Ownership of work by blocks: csrc/cuda/common/geometry.h, compiled for the CPU."""
+"""Ownership of work by blocks: csrc/cuda/common/indexing.h, compiled for the CPU."""
 
 import os
 import subprocess

@@ -30,7 +30,7 @@ KERNELS = [
     ),
     Bug(
         "the last of equal scores comes first",
-        "csrc/cpu/nms/sort.h",
+        "csrc/cpu/common/sort.h",
         "for (int64_t j = 0; j < i; ++j) rank += keys[j] <= key;\n"
         "      for (int64_t j = i + 1; j < n; ++j) rank += keys[j] < key;",
         "for (int64_t j = 0; j < i; ++j) rank += keys[j] < key;\n"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "../../math/descending_key.h"
-#include "../common/buffer.h"
+#include "buffer.h"
 
 namespace detops::cpu {
 

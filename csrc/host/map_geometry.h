@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../deform/geometry.h"
 #include "../ops.h"
+#include "conv_geometry.h"
 
 // Sizes that the host functions of both devices derive from checked arguments. Device code calls
 // the constexpr members.

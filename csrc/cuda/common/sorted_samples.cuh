@@ -2,9 +2,9 @@
 #pragma once
 
 #include "../../math/bilinear.h"
-#include "../common/launch.cuh"
-#include "../common/sort.cuh"
-#include "../common/vector.cuh"
+#include "launch.cuh"
+#include "sort.cuh"
+#include "vector.cuh"
 
 // The gradient of a bilinearly sampled feature map, by owner-computes. Samples are sorted by their
 // cell (bilinear.h). The owner of a pixel adds the samples of the four cells around it, in order.

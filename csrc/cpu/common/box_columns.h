@@ -5,7 +5,7 @@
 
 #include "../../math/box.h"
 #include "../../math/half.h"
-#include "../common/buffer.h"
+#include "buffer.h"
 
 // Data structures of the NMS kernels. This header is shared by code compiled for different
 // instruction sets, so kernels call only its always-inline functions.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../common/block.cuh"
-#include "../common/launch.cuh"
-#include "../common/sort.cuh"
+#include "block.cuh"
+#include "launch.cuh"
+#include "sort.cuh"
 
 // Settles boxes in score order, one chunk at a time. The first launch computes for all chunks which
 // boxes of a chunk would suppress each other. Then there is one launch per chunk except the last,

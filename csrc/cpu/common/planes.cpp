@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "planes.h"
 
-#define DETOPS_KERNELS "../roi/planes.inl"
+#define DETOPS_KERNELS "../common/planes.inl"
 #include "../simd/variants.h"
 
 namespace detops::cpu {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../../math/rotated_box.h"
-#include "../nms/nms_boxes.h"
+#include "box_columns.h"
 
 // Data structures of the rotated box kernels; see rotated_boxes.inl.
 namespace detops::cpu {
