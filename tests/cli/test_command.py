@@ -61,7 +61,8 @@ def test_help_and_usage_errors_do_not_import_torch(arguments, text, status):
 
 
 def test_without_typer_the_message_names_the_extra():
-    script = "import sys; sys.modules['typer'] = None; from detops_command import main; exit(main())"
+    script = "import sys; sys.modules['typer'] = None; import detops_command as command; "
+    script += "sys.exit(command.main())"
     status, out, error = python("-c", script)
     assert (status, out) == (2, "")
     assert error == (
