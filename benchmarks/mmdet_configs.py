@@ -67,6 +67,15 @@ mmdet 3.3.0 refuses mmcv 2.2. detops provides the compiled half that `mmcv-lite`
     inferencer = DetInferencer("faster-rcnn_r50_fpn_1x_coco", device="cpu")  # downloads the weights
     inferencer("photo.jpg", out_dir="detections")
 
+The result is `detections/vis/photo.jpg`. Without a network, put the `.pth` file that the log names
+into `~/.cache/torch/hub/checkpoints`. Or pass a config file instead of the name, such as
+`mmdet/.mim/configs/faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py` in site-packages: the weights are
+then random, and all scores below the threshold of the config.
+
+If a checkpoint of your own raises `UnpicklingError: Weights only load failed`, set
+`TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`: mmengine 0.10 stores more than tensors in it. Do so only with
+files that you trust.
+
 To leave programs unchanged, run `detops compat enable mmcv` once. The command line requires
 `pip install "detops[detector]"`.
 

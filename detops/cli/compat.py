@@ -61,7 +61,7 @@ def disable(names: Names) -> None:
     """
     hook = import_module("detops_hook")
     _change(hook.disable, names, hook)
-    print(f"enabled in {sys.prefix}: {', '.join(hook.enabled()) or 'none'}")
+    print(f"still enabled in {sys.prefix}: {', '.join(hook.enabled()) or 'none'}")
 
 
 @app.command("list")
