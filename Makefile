@@ -98,8 +98,8 @@ lint: $(VENV)/.dependencies
 	$(BIN)/python tests/support/english.py
 
 format: $(VENV)/.dependencies
-	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 bench: $(VENV)/.built

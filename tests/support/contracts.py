@@ -7,7 +7,7 @@ from paths import TESTS
 
 
 def load_cases(kind):
-    """Returns all ``CASES`` of this class in files ``tests/ops/<room>/cases_<op>.py``."""
+    """Returns all ``CASES`` of this class in files ``tests/ops/<family>/cases_<op>.py``."""
     found = []
     for path in sorted((TESTS / "ops").glob("*/cases_*.py")):
         if str(path.parent) not in sys.path:

@@ -1,6 +1,6 @@
 """Descriptions of overlap ops, from which tests/ops/boxes/test_overlap_contract.py tests them.
 
-To test a new op, write `tests/ops/<room>/cases_<op>.py` with a list `CASES` of `Overlap`s.
+To test a new op, write `tests/ops/<family>/cases_<op>.py` with a list `CASES` of `Overlap`s.
 """
 
 from collections.abc import Callable
