@@ -29,7 +29,7 @@ from ..export.load import SUFFIXES
 from ..modeling import build_detection_model
 from .best_weights import BestWeights, check_patience
 from .checkpoint import CheckpointError, OutputError, load_checkpoint, save_weights, writing
-from .config_checks import check_classes, check_crops
+from .config_checks import check_classes, check_crops, doubtful_settings
 from .detect import Detector
 from .evaluate import evaluate, matched_category_ids
 from .plots import has_matplotlib, plot_all, plot_training
@@ -112,12 +112,13 @@ def train(
             check_classes(cfg, train_sets[0])
             for dataset in test_sets:
                 matched_category_ids(names, dataset)
-            _warn_few_proposals(cfg, messages)
             for dataset in train_sets:
                 dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
                 dataset.most_failing = MAX_FAILED_FRACTION
             seed_all(seed)
             model = build_detection_model(cfg)
+            for line in doubtful_settings(cfg, model, train_sets, test_sets):
+                messages.print(line)
             if cfg.MODEL.WEIGHT and not existing:
                 epsilon = cfg.MODEL.WEIGHT_BN_EPSILON
                 weights = cfg.MODEL.WEIGHT
@@ -177,7 +178,8 @@ def _finish(
         write_json(trainer.output / "results.json", results)
         plot_all(trainer.output / "plots", found, messages.print)
         if has_matplotlib():
-            plot_training(trainer.output / "metrics.jsonl", trainer.output / "results.png")
+            last = {"step": trainer.step, "evaluation": results["evaluation"]}
+            plot_training(trainer.output / "metrics.jsonl", trainer.output / "results.png", last)
     skipped = results["skipped_steps"]
     skipped_note = f", {skipped} of them skipped (not finite)" if skipped else ""
     console.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s{skipped_note}")
@@ -421,6 +423,15 @@ def _print_metrics(metrics: dict[str, Any], title: str, console: Console) -> Non
             continue
         rows = {row["max_detections"]: row for row in (kind_metrics["standard"], kind_metrics)}
         for limit, row in rows.items():
-            values = ("-" if row[key] is None else f"{row[key]:.3f}" for key in keys)
-            table.add_row(name, str(limit), *values)
+            table.add_row(name, str(limit), *_shown(row, keys))
     console.print(table)
+    classes = metrics["classes"]
+    if len(classes) > 1:
+        table = Table("class", *keys[:3])
+        for name, row in classes.items():
+            table.add_row(name, *_shown(row, keys[:3]))
+        console.print(table)
+
+
+def _shown(row: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    return ["-" if row[key] is None else f"{row[key]:.3f}" for key in keys]
