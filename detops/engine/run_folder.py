@@ -52,12 +52,15 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Creates the folder if it is missing, and locks it against other runs.
 
+        A folder that it created and that is still empty at the end is removed.
+
         The operating system releases the lock when the process ends, however that happens.
 
         Raises:
             OutputError: the folder cannot be created or written to, or another run has locked it.
         """
-        if self.path.exists() and not self.path.is_dir():
+        existed = self.path.exists()
+        if existed and not self.path.is_dir():
             raise OutputError(f"{self.path}: expected a folder, got a file")
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -70,6 +73,9 @@ class RunFolder:
             # Remove the file before releasing the lock; after that, it could be another run's file.
             file.unlink(missing_ok=True)
             os.close(descriptor)
+            if not existed:
+                with suppress(OSError):  # a folder with results is not empty
+                    self.path.rmdir()
 
     def _lock(self, file: Path) -> int:
         while True:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -18,8 +19,12 @@ from PIL import Image
 
 from detops import cli
 from detops.cli.options import PACKAGE
+from detops.config import load_config
+from detops.data import load_datasets
 from detops.engine import OutputError, RunFolder, Trainer, load_checkpoint
+from detops.engine.config_checks import doubtful_settings
 from detops.engine.data_failure import data_failure
+from detops.modeling import build_detection_model
 
 pytestmark = pytest.mark.slow
 
@@ -224,6 +229,28 @@ def test_test_data_is_checked_before_training(tmp_path, capsys, monkeypatch):
     assert tiny.train(tmp_path, "DATASETS.TEST", "[none.json]") == 2
     assert "none.json: cannot read" in error_line(capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_start_leaves_no_folder(tmp_path, capsys):
+    output = tmp_path / "new"
+    assert tiny.train(output, "DATASETS.TEST", "[none.json]") == 2
+    assert not output.exists()
+
+
+def test_doubtful_settings_are_reported(tmp_path):
+    cfg = load_config(
+        "configs/tree_crowns.yaml",
+        ["MODEL.RPN.FPN_POST_NMS_PER_BATCH", True, "INPUT.MIN_SIZE_TEST", 2560]
+        + ["INPUT.MAX_SIZE_TEST", 2560],
+    )
+    model = build_detection_model(cfg)
+    train, other = load_datasets(["tree_crowns/train.json", "tree_crowns/val.json"])
+    few, shared, anchors = doubtful_settings(cfg, model, [train], [train, other])
+    assert "400 proposals for the whole batch are 100 for each of 4 images" in few
+    assert "1 of the 1 images of" in shared and "train.json are also in DATASETS.TRAIN" in shared
+    assert re.search(r"train.json match no anchor \(IoU below 0.3\)", anchors)
+    cfg = load_config("configs/tree_crowns.yaml")
+    assert list(doubtful_settings(cfg, model, [train], [other])) == []
 
 
 def test_invalid_crop_sizes_are_rejected(tmp_path, capsys):
