@@ -171,9 +171,10 @@ def coco_metrics(
 
     Returns:
         AP (IoU 0.50:0.95), AP50, AP75, AR and max_detections, the limit that they were computed
-        with; under "standard" the same values with the limit 100 (keypoints: 20); under "segm" and
-        "keypoints" the same values for masks and keypoints; and the counts images, objects (without
-        crowds) and detections. A value is None if there is no ground truth.
+        with; under "classes" the same values by name of a category; under "standard" the same
+        values with the limit 100 (keypoints: 20); under "segm" and "keypoints" the same values for
+        masks and keypoints; and the counts images, objects (without crowds) and detections. A value
+        is None if there is no ground truth.
 
     Raises:
         ValueError: an argument is out of range, or an annotation or detection lacks a required
@@ -208,6 +209,10 @@ def coco_metrics(
         metrics[kind] = {
             **_summary(results, limits.index(max_detections)),
             "max_detections": max_detections,
+            "classes": {
+                name: _summary(results, limits.index(max_detections), slice(index, index + 1))
+                for index, name in enumerate(results["names"])
+            },
             "standard": {
                 **_summary(results, limits.index(standard)),
                 "max_detections": standard,
@@ -227,7 +232,7 @@ def accumulate(
     detections: list[dict[str, Any]],
     limits: list[int],
     kind: str = "bbox",
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """Computes precision and recall with pycocotools.
 
     Args:
@@ -238,21 +243,29 @@ def accumulate(
 
     Returns:
         `precision` [IoU threshold, recall, class, 1, limit] and `recall` [IoU threshold, class, 1,
-        limit] over objects of all sizes, -1 if there are none; the IoU `thresholds` and the
-        `recalls`.
+        limit] over objects of all sizes, -1 if there are none; the IoU `thresholds`, the `recalls`
+        and the `names` of the classes.
     """
     truth, found = complete_truth(ground_truth), complete_detections(detections)
     return _accumulate(truth, found, limits, kind)
 
 
-def _accumulate(truth: Any, found: Any, limits: list[int], kind: str) -> dict[str, np.ndarray]:
+def _accumulate(truth: Any, found: Any, limits: list[int], kind: str) -> dict[str, Any]:
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = _build_coco_eval(truth, found, kind)
         evaluation.params.maxDets = limits
         evaluation.evaluate()
         evaluation.accumulate()
     params = evaluation.params
-    return evaluation.eval | {"thresholds": params.iouThrs, "recalls": params.recThrs}
+    names = {
+        category["id"]: str(category.get("name", category["id"]))
+        for category in truth["categories"]
+    }
+    return evaluation.eval | {
+        "thresholds": params.iouThrs,
+        "recalls": params.recThrs,
+        "names": [names[id] for id in params.catIds],
+    }
 
 
 def build_coco_eval(
@@ -320,10 +333,12 @@ def _with_num_keypoints(annotation: dict[str, Any]) -> dict[str, Any]:
     return annotation | {"num_keypoints": declared if is_number(declared) else labelled}
 
 
-def _summary(results: dict[str, np.ndarray], limit: int) -> dict[str, float | None]:
+def _summary(
+    results: dict[str, Any], limit: int, classes: slice = slice(None)
+) -> dict[str, float | None]:
     # pycocotools' summarize() expects fixed limits and returns -1 if they are missing.
-    precision = results["precision"][:, :, :, 0, limit]
-    recall = results["recall"][:, :, 0, limit]
+    precision = results["precision"][:, :, classes, 0, limit]
+    recall = results["recall"][:, classes, 0, limit]
 
     def at(threshold: float) -> np.ndarray:
         return precision[np.isclose(results["thresholds"], threshold)]

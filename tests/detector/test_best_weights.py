@@ -90,7 +90,7 @@ def fixed_ap(monkeypatch):
             step = trainers[-1].step if trainers else len(values)
             ap = values[min(step, len(values)) - 1]
             row = {"AP": ap, "AP50": ap, "AP75": ap, "AR": ap, "max_detections": 100}
-            return row | {"standard": row}
+            return row | {"standard": row, "classes": {}}
 
         monkeypatch.setattr("detops.engine.command.evaluate", evaluate)
 

@@ -63,6 +63,21 @@ def test_detection_limit_grows_with_the_objects_per_image():
     assert coco_metrics(truth, perfect_detections(truth), 30)["AR"] == pytest.approx(0.2)
 
 
+def test_ap_of_each_class_averages_to_the_whole():
+    truth = truth_with_objects(6)
+    truth["categories"] = [{"id": 5, "name": "tree"}, {"id": 2, "name": "car"}, {"id": 9}]
+    for annotation in truth["annotations"][:2]:
+        annotation["category_id"] = 2
+    found = perfect_detections(truth)  # all as trees
+    metrics = coco_metrics(truth, found)
+    classes = metrics["classes"]
+    assert list(classes) == ["car", "tree", "9"]
+    assert classes["car"]["AP"] == 0 and classes["9"]["AP"] is None
+    assert 0 < classes["tree"]["AP"] < 1
+    for key in ("AP", "AP50", "AP75", "AR"):
+        assert metrics[key] == pytest.approx(classes["tree"][key] / 2)
+
+
 def test_coco_metrics_reflect_missed_objects_and_empty_inputs():
     truth = truth_with_objects(10)
     metrics = coco_metrics(truth, perfect_detections(truth)[:5])
