@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 LINES_PER_RUN = 20  # lines that a whole run prints if the console is no terminal
 SMOOTHING = 0.95  # for the displayed losses and step time
@@ -42,6 +43,16 @@ def smoothed(average: float, value: float | None) -> float:
     if value is None:
         return average
     return value if math.isnan(average) else SMOOTHING * average + (1 - SMOOTHING) * value
+
+
+class _DescribedBelow(Progress):
+    """A progress bar with its description on lines of their own, which wrap and are not cut."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Returns the bar and the description."""
+        yield from super().get_renderables()
+        for task in self.tasks:
+            yield Text(task.description)
 
 
 def _is_smoothed(key: str) -> bool:
@@ -99,13 +110,12 @@ def training_progress(
         TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
     if console.is_terminal:
-        with Progress(*columns, console=console) as progress:
+        with _DescribedBelow(*columns, console=console) as progress:
             task = progress.add_task("", total=total, completed=start)
 
             def redraw(record: dict[str, Any]) -> None:

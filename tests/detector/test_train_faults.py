@@ -93,6 +93,18 @@ def test_progress_reports_skipped_steps(terminal):
     assert "loss 2.500" in output.getvalue()
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_progress_is_not_cut_on_a_narrow_terminal(width):
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=width, highlight=False)
+    losses = {f"loss_{name}": 0.5 for name in ("objectness", "rpn_box_reg", "classifier", "mask")}
+    with training_progress(console, 100, images=2) as report:
+        report({"step": 5, "loss": 2.5, **losses, "lr": 0.1, "seconds": 1.0})
+    shown = " ".join(output.getvalue().split())
+    for part in ("mask 0.500", "lr 1.00e-01", "1.00 s/step", "2.0 images/s", " MB"):
+        assert part in shown
+
+
 def checkpoint_names(folder):
     return sorted(path.name for path in folder.glob("checkpoint_*"))
 
