@@ -21,6 +21,7 @@ class AnchorFit(NamedTuple):
         level: int64 ``[N]``, pyramid level of the best anchor.
         strides: stride of each level, in pixels.
         anchor_sides: per level, the square roots of its anchor areas.
+        ratios: height over width of the anchors of each size.
         high: anchors with at least this IoU are trained to detect the box (FG_IOU_THRESHOLD).
         low: anchors below this IoU are background (BG_IOU_THRESHOLD).
     """
@@ -30,6 +31,7 @@ class AnchorFit(NamedTuple):
     level: Tensor
     strides: tuple[int, ...]
     anchor_sides: tuple[tuple[float, ...], ...]
+    ratios: tuple[float, ...]
     high: float
     low: float
 
@@ -86,6 +88,7 @@ def fit_anchors(cfg: Any, generator: Any, ground_truth: dict[str, Any]) -> Ancho
         tuple(
             tuple(dict.fromkeys(box_area(cell).sqrt().round(decimals=1).tolist())) for cell in cells
         ),
+        tuple(section.ASPECT_RATIOS),
         section.FG_IOU_THRESHOLD,
         section.BG_IOU_THRESHOLD,
     )

@@ -392,24 +392,6 @@ def _print_problems(dataset: DetectionDataset, messages: Console) -> None:
         messages.print(f"{dataset.path}: {text}")
 
 
-def _warn_few_proposals(cfg: Any, messages: Console) -> None:
-    """Warns if a proposal limit for the whole batch leaves too few for each image.
-
-    The limit is meant for two images per process.
-    """
-    rpn, images = cfg.MODEL.RPN, cfg.SOLVER.IMS_PER_BATCH
-    per_image, sampled = (
-        rpn.FPN_POST_NMS_TOP_N_TRAIN // images,
-        cfg.MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE,
-    )
-    if rpn.USE_FPN and rpn.FPN_POST_NMS_PER_BATCH and per_image < sampled:
-        messages.print(
-            f"MODEL.RPN.FPN_POST_NMS_TOP_N_TRAIN: {rpn.FPN_POST_NMS_TOP_N_TRAIN} proposals for the "
-            f"whole batch are {per_image} for each of {images} images, fewer than the {sampled} "
-            "that MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE samples; 1000 per image are usual"
-        )
-
-
 def _print_metrics(metrics: dict[str, Any], title: str, console: Console) -> None:
     keys = ("AP", "AP50", "AP75", "AR")
     table = Table("kind", "detections counted per image", *keys, title=title)

@@ -19,10 +19,17 @@ from ..data.problems import shown
 from ..visualize import contact_sheet
 from .anchor_fit import AnchorFit, anchor_generator, fit_anchors
 from .checkpoint import writing
-from .plots import MATPLOTLIB_MISSING, draw_objects, evenly_spaced, has_matplotlib, plot_anchor_fit
+from .plots import (
+    MATPLOTLIB_MISSING,
+    SHEET_WIDTH,
+    draw_objects,
+    evenly_spaced,
+    has_matplotlib,
+    plot_anchor_fit,
+)
 
 MAX_PRINTED = 20  # number of problems printed; `problems.txt` lists all of them
-SAMPLE_COUNT = 12  # images on the contact sheet
+SAMPLE_COUNT, SHEET_COLUMNS = 12, 4  # images on the contact sheet
 
 
 class CheckResult(NamedTuple):
@@ -142,10 +149,9 @@ def find_problems(
 
 def samples(dataset: DetectionDataset) -> Any:
     """Draws a contact sheet of some images with their objects."""
-    chosen = evenly_spaced(range(len(dataset)), SAMPLE_COUNT)
-    return contact_sheet(
-        [draw_objects(dataset.image(i), dataset.target(i), dataset.names) for i in chosen]
-    )
+    chosen, side = evenly_spaced(range(len(dataset)), SAMPLE_COUNT), SHEET_WIDTH // SHEET_COLUMNS
+    drawn = [draw_objects(dataset.image(i), dataset.target(i), dataset.names, side) for i in chosen]
+    return contact_sheet(drawn, SHEET_COLUMNS, SHEET_WIDTH)
 
 
 def _duplicates(dataset: DetectionDataset, annotations: list[dict[str, Any]]) -> Iterator[str]:
@@ -197,7 +203,9 @@ def _print_classes(
 
 
 def _print_anchors(fit: AnchorFit, console: Console) -> None:
-    table = Table("stride", "anchors, pixels", "boxes", f"of them with IoU {fit.high:g} or more")
+    ratios = ", ".join(f"{ratio:g}" for ratio in fit.ratios)
+    sizes = f"sizes of the anchors, pixels (height / width: {ratios})"
+    table = Table("stride", sizes, "boxes", f"of them with IoU {fit.high:g} or more")
     for level, (stride, sides) in enumerate(zip(fit.strides, fit.anchor_sides, strict=True)):
         counts = map(str, fit.level_counts(level))
         table.add_row(str(stride), ", ".join(f"{side:g}" for side in sides), *counts)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.functional import interpolate
 
 from ..data.detection import DetectionDataset
 from ..data.masks import decode_masks
@@ -24,6 +25,7 @@ from .curves import confusion_matrix, precision_recall
 from .metrics import read_metrics
 from .progress import AP_KEYS, LOSS_PREFIX, smoothed
 
+SHEET_WIDTH = 1920  # pixels, of contact sheets
 MAX_COMPARED = 4  # images shown with ground truth next to detections
 MAX_COUNTED_CLASSES = 20  # most classes for which a confusion matrix shows counts
 MAX_NAMED_CLASSES = 60  # most classes for which it shows names
@@ -39,12 +41,13 @@ def has_matplotlib() -> bool:
     return True
 
 
-def plot_training(metrics: Path, path: Path) -> None:
+def plot_training(metrics: Path, path: Path, last: dict[str, Any] | None = None) -> None:
     """Plots the loss and its parts, the learning rate and AP over the training steps.
 
     Args:
         metrics: the training run's `metrics.jsonl`, which includes the steps before a resume.
         path: the output image.
+        last: step and evaluation of the final weights.
 
     Raises:
         OutputError: the image cannot be written.
@@ -63,7 +66,7 @@ def plot_training(metrics: Path, path: Path) -> None:
     rate.plot(steps, [record.get("lr", math.nan) for record in records], linewidth=1)
     rate.set(ylabel="learning rate", xlabel="step")
     history = defaultdict(list)
-    for record in records:
+    for record in [*records, *([last] if last else [])]:
         for name, rated in record.get("evaluation", {}).items():
             for key in AP_KEYS[:2]:
                 history[f"{key} of {name}"].append((record["step"], rated.get(key)))
@@ -153,7 +156,7 @@ def compare(
     chosen = [i for i, record in enumerate(dataset.images) if record["id"] in annotated]
     for index in evenly_spaced(chosen or range(len(dataset)), MAX_COMPARED):
         image, target = dataset.image(index), dataset.target(index)
-        drawings.append(draw_objects(image, target, dataset.names))
+        drawings.append(draw_objects(image, target, dataset.names, SHEET_WIDTH // 2))
         found = by_image[dataset.images[index]["id"]]
         boxes = torch.tensor([d["bbox"] for d in found], dtype=torch.float32).reshape(-1, 4)
         labels = torch.tensor(
@@ -166,22 +169,43 @@ def compare(
             points = torch.tensor([d["keypoints"] for d in found])
             parts["keypoints"] = points.reshape(len(found), -1, 3)
         scores = torch.tensor([d["score"] for d in found])
-        drawings.append(draw_objects(image, parts, dataset.names, scores))
-    return contact_sheet(drawings, columns=2)
+        drawings.append(draw_objects(image, parts, dataset.names, SHEET_WIDTH // 2, scores))
+    return contact_sheet(drawings, columns=2, width=SHEET_WIDTH)
 
 
 def draw_objects(
     image: torch.Tensor,
     target: dict[str, Any],
     names: Sequence[str],
+    side: int,
     scores: torch.Tensor | None = None,
 ) -> Image.Image:
-    """Draws a target or detections on an image, with names if there are several classes."""
-    box_names = (
-        [names[label - 1] for label in target["labels"].tolist()] if len(names) > 1 else None
+    """Draws a target or detections on an image, with names if there are several classes.
+
+    The image is resized to fit into a square of this side first, so that names stay legible.
+    """
+    boxes, labels, masks, keypoints = (
+        target.get(key) for key in ("boxes", "labels", "masks", "keypoints")
     )
-    parts: dict[str, Any] = {key: target.get(key) for key in ("labels", "masks", "keypoints")}
-    return draw_detections(image, target["boxes"], scores, names=box_names, **parts)
+    box_names = [names[label - 1] for label in labels.tolist()] if len(names) > 1 else None
+    factor = side / max(image.shape[1:])
+    size = [max(1, round(factor * length)) for length in image.shape[1:]]
+    resized = interpolate(image[None].float(), size=size, mode="bilinear", antialias=True)
+    image = resized[0].round().byte()
+    if masks is not None:
+        masks = interpolate(masks[None].float(), size=size)[0].bool()
+    if keypoints is not None:
+        keypoints = keypoints * torch.tensor([factor, factor, 1.0])
+    return draw_detections(
+        image,
+        boxes * factor,
+        scores,
+        labels,
+        box_names,
+        masks=masks,
+        keypoints=keypoints,
+        enlarge=False,
+    )
 
 
 def evenly_spaced(values: Sequence[int], count: int) -> list[int]:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -13,7 +14,7 @@ from PIL import Image
 from detops.data import CocoDetection
 from detops.engine import coco_metrics
 from detops.engine.curves import confusion_matrix, precision_recall
-from detops.engine.plots import MATPLOTLIB_MISSING, compare, plot_all, plot_training
+from detops.engine.plots import MATPLOTLIB_MISSING, compare, draw_objects, plot_all, plot_training
 from detops.visualize import contact_sheet
 
 SIDE = 60
@@ -173,6 +174,29 @@ def test_plot_training_accepts_any_metrics_records(tmp_path, records):
     metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
     plot_training(metrics, tmp_path / "results.png")
     assert Image.open(tmp_path / "results.png").size == (840, 1080)
+
+
+def test_plot_training_includes_the_final_evaluation(tmp_path):
+    metrics, plots = tmp_path / "metrics.jsonl", [tmp_path / "a.png", tmp_path / "b.png"]
+    metrics.write_text('{"step": 1, "loss": 2.0, "lr": 0.1}\n')
+    plot_training(metrics, plots[0])
+    plot_training(metrics, plots[1], {"step": 9, "evaluation": {"v": {"AP": 0.5, "AP50": 0.8}}})
+    precision = (0, 720, 840, 1080)
+    before, after = map(Image.open, plots)
+    assert after.crop(precision).tobytes() != before.crop(precision).tobytes()
+
+
+@pytest.mark.parametrize("side", [30, 60, 240])
+def test_objects_are_drawn_at_the_size_of_the_sheet(dataset, side):
+    image, target = dataset.image(0), dataset.target(0)
+    masks = torch.zeros(2, SIDE, SIDE, dtype=torch.uint8)
+    keypoints = torch.tensor([[[5.0, 5, 1]], [[25.0, 25, 1]]])
+    parts = target | {"masks": masks, "keypoints": keypoints}
+    drawn = draw_objects(image, parts, dataset.names, side)
+    assert drawn.size == (side, side)
+    # The lower half has no objects, and is the image.
+    lower = drawn.crop((0, side * 5 // 6, side, side))
+    assert lower.getcolors() == [(lower.width * lower.height, (20, 120, 20))]
 
 
 @given(st.integers(0, 7), st.integers(1, 4))
