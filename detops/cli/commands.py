@@ -11,6 +11,7 @@ import typer
 
 from .bench import bench
 from .compat import app as compat_app
+from .config import config_command
 from .data import app as data_app
 from .demo import demo_command
 from .detect import detect
@@ -35,6 +36,7 @@ app.command("demo")(demo_command)
 app.command()(serve)
 app.command()(bench)
 app.command()(weights)
+app.command("config")(config_command)
 app.command()(info)
 app.add_typer(compat_app, name="compat")
 app.add_typer(data_app, name="data")

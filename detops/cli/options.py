@@ -55,19 +55,32 @@ ClassMap = Annotated[
 ]
 
 
-def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
-    """Loads the config of a file and of `KEY VALUE` pairs; returns None without a file."""
+def existing_config_file(path: Path) -> Path:
+    """Returns the file that a config option names, see `config_file`.
+
+    Raises:
+        UsageError: there is none; the message suggests a similar name.
+    """
     from difflib import get_close_matches
 
-    from ..config import DEFAULTS, config_file, load_config
+    from ..config import DEFAULTS, config_file
 
-    if path is None:
-        return None
-    if not config_file(path).is_file():
+    found = config_file(path)
+    if not found.is_file():
         shipped = [f"configs/{each.name}" for each in DEFAULTS.parent.glob("*.yaml")]
         similar = get_close_matches(str(path), shipped, n=1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         raise UsageError(f"{path}: no such config file{hint}")
+    return found
+
+
+def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
+    """Loads the config of a file and of `KEY VALUE` pairs; returns None without a file."""
+    from ..config import load_config
+
+    if path is None:
+        return None
+    existing_config_file(path)
     return load_config(path, overrides)
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from detops import cli
 from detops.cli.options import DEFAULT_CONFIG, PACKAGE
+from detops.config import config_file
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 
@@ -50,6 +51,18 @@ def test_info_prints_version_and_instruction_set(capsys):
     assert cli.main(["info"]) == 0
     text = capsys.readouterr().out
     assert torch.__version__ in text and "instruction set" in text
+
+
+def test_config_prints_shipped_configs(capsys):
+    assert cli.main(["config"]) == 0
+    names = capsys.readouterr().out.split()
+    assert "configs/tree_crowns.yaml" in names and "configs/defaults.yaml" in names
+    for name in names:
+        assert cli.main(["config", name]) == 0
+        assert capsys.readouterr().out == config_file(name).read_text()
+    assert error_line(capsys, "config", "configs/tree_crown.yaml").endswith(
+        "did you mean configs/tree_crowns.yaml?"
+    )
 
 
 @pytest.mark.slow
@@ -205,7 +218,10 @@ def test_shipped_detector_finds_tree_crowns(capsys, tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        *([name] for name in "train eval detect export demo serve bench weights info".split()),
+        *(
+            [name]
+            for name in "train eval detect export demo serve bench weights config info".split()
+        ),
         *(["compat", name] for name in ("enable", "disable", "list")),
         ["data", "check"],
     ],
