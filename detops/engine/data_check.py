@@ -204,11 +204,11 @@ def _print_classes(
 
 def _print_anchors(fit: AnchorFit, console: Console) -> None:
     ratios = ", ".join(f"{ratio:g}" for ratio in fit.ratios)
-    sizes = f"sizes of the anchors, pixels (height / width: {ratios})"
-    table = Table("stride", sizes, "boxes", f"of them with IoU {fit.high:g} or more")
+    title = f"sizes of the anchors, pixels (height / width: {ratios})"
+    table = Table("stride", title, "boxes", f"of them with IoU {fit.high:g} or more")
     for level, (stride, sides) in enumerate(zip(fit.strides, fit.anchor_sides, strict=True)):
-        counts = map(str, fit.level_counts(level))
-        table.add_row(str(stride), ", ".join(f"{side:g}" for side in sides), *counts)
+        sizes = sorted({round(side) for side in sides})
+        table.add_row(str(stride), ", ".join(map(str, sizes)), *map(str, fit.level_counts(level)))
     console.print(table)
     console.print(
         f"{fit.unmatched} of {len(fit.iou)} boxes match no anchor (IoU below {fit.low:g})"

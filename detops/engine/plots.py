@@ -184,9 +184,8 @@ def draw_objects(
 
     The image is resized to fit into a square of this side first, so that names stay legible.
     """
-    boxes, labels, masks, keypoints = (
-        target.get(key) for key in ("boxes", "labels", "masks", "keypoints")
-    )
+    boxes, labels = target["boxes"], target["labels"]
+    masks, keypoints = target.get("masks"), target.get("keypoints")
     box_names = [names[label - 1] for label in labels.tolist()] if len(names) > 1 else None
     factor = side / max(image.shape[1:])
     size = [max(1, round(factor * length)) for length in image.shape[1:]]
