@@ -1,9 +1,15 @@
 """Sphinx configuration: ``make docs``."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer
 
 import detops
+from detops.cli.commands import app as command_line
+from detops.config import DEFAULTS
 
 sys.path.insert(0, str(Path(__file__).parent))  # mathml
 
@@ -31,3 +37,39 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "abort_on_example_error": True,
 }
+
+
+def help_texts(name: str, command: Any) -> Iterator[tuple[str, str]]:
+    """Yields each command's full name and help text."""
+    subcommands = getattr(command, "commands", {})
+    for each, subcommand in subcommands.items():
+        yield from help_texts(f"{name} {each}", subcommand)
+    if not subcommands:
+        context = command.make_context(name, [], resilient_parsing=True, terminal_width=100)
+        yield name, command.get_help(context)
+
+
+def command_page() -> str:
+    """Returns the page of the command line, from its help texts."""
+    intro = "# Command line\n\nThe texts of `--help`. The status is 2 if you can fix the error.\n"
+    texts = help_texts("detops", typer.main.get_command(command_line))
+    return intro + "".join(f"\n## {name}\n\n```text\n{text}\n```\n" for name, text in texts)
+
+
+def config_page() -> str:
+    """Returns the page of the config keys, from the file of their defaults."""
+    return f"""# Config keys
+
+[Write your own config](config.md) shows how to change them.
+
+```yaml
+{DEFAULTS.read_text()}```
+"""
+
+
+def setup(app: Any) -> None:
+    """Writes the pages that are generated."""
+    for name, text in (("commands", command_page()), ("config-keys", config_page())):
+        path = Path(app.srcdir) / f"{name}.md"
+        if not path.is_file() or path.read_text() != text:  # an unchanged page is not built again
+            path.write_text(text)
