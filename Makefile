@@ -52,7 +52,7 @@ KERNEL_FLAGS = -std=c++17 -ffp-contract=off -Wall -Wextra -Werror -Wno-unused-pa
 GCC_FLAGS = $(KERNEL_FLAGS) -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overread
 CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cpp \
 	csrc/dtype.cpp csrc/parallel.cpp
-CXX_FILES := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
+CXX_FILES := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/simd/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 # uv takes a fifth of the time of pip. It does not read pip.conf, which may name the only index.
 # Python compiles the modules that it imports.
