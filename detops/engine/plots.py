@@ -192,7 +192,7 @@ def draw_objects(
     resized = interpolate(image[None].float(), size=size, mode="bilinear", antialias=True)
     image = resized[0].round().byte()
     if masks is not None:
-        masks = interpolate(masks[None].float(), size=size)[0].bool()
+        masks = interpolate(masks[:, None].float(), size=size)[:, 0].bool()
     if keypoints is not None:
         keypoints = keypoints * torch.tensor([factor, factor, 1.0])
     return draw_detections(

@@ -194,6 +194,10 @@ def test_objects_are_drawn_at_the_size_of_the_sheet(dataset, side):
     parts = target | {"masks": masks, "keypoints": keypoints}
     drawn = draw_objects(image, parts, dataset.names, side)
     assert drawn.size == (side, side)
+    empty = {key: value[:0] for key, value in parts.items() if key != "image_id"}
+    assert draw_objects(image, empty, dataset.names, side).getcolors() == [
+        (side * side, (20, 120, 20))
+    ]
     # The lower half has no objects, and is the image.
     lower = drawn.crop((0, side * 5 // 6, side, side))
     assert lower.getcolors() == [(lower.width * lower.height, (20, 120, 20))]
