@@ -46,7 +46,7 @@ def smoothed(average: float, value: float | None) -> float:
 
 
 class _DescribedBelow(Progress):
-    """A progress bar with its description on lines of their own, which wrap and are not cut."""
+    """A progress bar with the description of each task below it, where it can wrap."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Returns the bar and the description."""
